@@ -16,11 +16,13 @@ from lance_core.commit.history import (
     find_all_by_property,
     find_by_property,
     find_transaction,
+    list_removed_versions,
     load_transactions,
+    removed_key,
+    store_removed_transaction,
     summaries,
 )
 from lance_core.commit.loop import Listener, commit, commit_change, on_commit
-from lance_core.commit.name_migration import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, changes_rows, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import (
@@ -33,7 +35,6 @@ from lance_core.commit.records import (
     committed_or_raise,
 )
 from lance_core.commit.relation import carries_on
-from lance_core.commit.removed_versions import list_removed_versions, removed_key, store_removed_transaction
 from lance_core.commit.versions import (
     already_exists,
     check_identity,
@@ -49,6 +50,7 @@ from lance_core.commit.versions import (
     load_transaction,
     load_version_header,
     locate_latest,
+    migrate_to_v2_names,
     newest_versions,
     reject_another,
     reject_dropped_dataset,

@@ -2,15 +2,23 @@
 
 Cleanup can remove versions meanwhile. Where a caller has to know that the result may be incomplete, the versions
 without a known transaction are returned as well.
+
+While a branch from before them is open, a cleanup stores the transactions of the versions that it removes:
+
+    _transactions/removed/<version>     the `Transaction` message
+
+A promotion judges the branch by every commit since its fork, as a commit does. It needs the transactions for that, not
+the manifests or data files: a manifest without its files would be a version that both libraries list and neither can
+read. pylance neither lists nor removes files of this folder.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
-from lance_core.commit.removed_versions import load_removed_transaction
 from lance_core.commit.versions import (
     dropped,
     load_manifest,
@@ -20,11 +28,12 @@ from lance_core.commit.versions import (
     newest_versions,
 )
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, ObjectNotFoundError, VersionNotFoundError
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
-from lance_core.table.operations import Clone
+from lance_core.table.operations import Clone, Delete
+from lance_core.table.paths import TRANSACTIONS_PREFIX
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
 
@@ -192,3 +201,33 @@ def _newest_if_any(store: ObjectStore) -> Iterator[int]:
         yield from newest_versions(store)
     except DatasetNotFoundError:
         return  # the dataset was dropped, or all its versions were removed
+
+
+_FOLDER = f"{TRANSACTIONS_PREFIX}removed/"
+
+
+def removed_key(version: int) -> str:
+    """Return the key of the transaction of a removed version."""
+    return f"{_FOLDER}{version}"
+
+
+def list_removed_versions(store: ObjectStore) -> set[int]:
+    """Return the removed versions whose transactions are stored."""
+    names = (meta.key.removeprefix(_FOLDER) for meta in store.list(_FOLDER))
+    return {int(name) for name in names if name.isascii() and name.isdecimal()}
+
+
+def load_removed_transaction(store: ObjectStore, version: int) -> Transaction | None:
+    """Read the transaction of a removed version; None if none is stored."""
+    try:
+        return Transaction.from_bytes(store.get(removed_key(version)))
+    except ObjectNotFoundError:
+        return None
+
+
+def store_removed_transaction(store: ObjectStore, version: int, transaction: Transaction) -> None:
+    """Store the transaction of a version that is about to be removed, without the text of a Delete's predicate."""
+    operation = transaction.operation
+    if isinstance(operation, Delete):  # for people only, and it may hold values that are to be forgotten
+        operation = replace(operation, predicate="")
+    replace_durably(store, removed_key(version), replace(transaction, operation=operation).to_bytes())

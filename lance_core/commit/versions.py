@@ -7,6 +7,8 @@ version sorts first, so that the listing is one short request. Detached versions
 A dataset can be dropped and created again at the same URI, and then has versions with the same numbers. Code that
 continues from a version read before checks that it is still the same version (`load_following`): by the e-tag, which
 the listing shows anyway, and if the e-tag is missing or differs, by the time and the transaction of the manifest.
+
+`migrate_to_v2_names` gives the manifests of a dataset V2 names.
 """
 
 from __future__ import annotations
@@ -437,3 +439,22 @@ def _read(store: ObjectStore, version: int, location: ManifestLocation) -> Manif
     # The e-tag of what was read: the manifest may have been written again since it was listed.
     location = replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag)
     return _numbered(Manifest.from_bytes(data, location), version, location)
+
+
+def migrate_to_v2_names(store: ObjectStore) -> int:
+    """Rename all manifests to V2 names; no other process may read or write the dataset meanwhile.
+
+    The newest manifest is renamed first, because readers take the first V2 name for the latest version: a dataset whose
+    migration was interrupted can still be read, and the migration can be run again.
+
+    Returns:
+        The number of manifests that were renamed.
+    """
+    if locate_latest(store) is None:
+        return 0
+    names = [(meta.key, parse_manifest_key(meta.key)) for meta in store.list(VERSIONS_PREFIX)]
+    old = [(name.version, key) for key, name in names if name is not None and name.naming is Naming.V1]
+    for version, key in sorted(old, reverse=True):
+        store.copy(key, manifest_key(version, Naming.V2))
+        store.delete(key)
+    return len(old)

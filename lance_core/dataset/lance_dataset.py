@@ -25,7 +25,6 @@ import pyarrow as pa
 
 from lance_core.arguments import checked, checked_methods, reject
 from lance_core.commit import AttemptProperties, already_exists, load_manifest
-from lance_core.dataset.changes import ChangeVerbs
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs
@@ -151,7 +150,6 @@ def _not_offered(name: str, remedy: str) -> UnsupportedError:
 class LanceDataset(
     ReadingVerbs,
     HistoryVerbs,
-    ChangeVerbs,
     RowVerbs,
     ColumnVerbs,
     RefVerbs,

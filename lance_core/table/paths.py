@@ -6,7 +6,7 @@
     _versions/d<version>.manifest                         detached manifests: versions with the top bit set
     _versions/latest_version_hint.json                    {"version":3}; only a hint
     _transactions/<read version>-<uuid>.txn
-    _transactions/removed/<version>                       what made a removed version (`commit.removed_versions`)
+    _transactions/removed/<version>                       what made a removed version (`commit.history`)
     _deletions/<fragment>-<read version>-<id>.arrow|.bin
     _indices/<uuid>/...
     _refs/tags/<name>.json, _refs/branches/<name, quoted>.json

@@ -22,9 +22,8 @@ from lance_core.maintenance.cleanup.run import CleanupStats, cleanup_old_version
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.times import parse_duration
-from lance_core.verbs.context.branch_roots import store_of_branch
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.references import read_branches, report_torn
+from lance_core.verbs.context.references import read_branches, report_torn, store_of_branch
 
 _logger = logging.getLogger(__name__)
 

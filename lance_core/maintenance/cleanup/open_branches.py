@@ -1,7 +1,7 @@
 """Finds what the promotion of open branches needs of the versions that a cleanup removes.
 
     main      3 4 5 6 7 8          a branch was forked from 4; a cleanup removes 3 5 6 7
-    stored    5 6 7                their transactions (`commit.removed_versions`); the files of the versions go
+    stored    5 6 7                their transactions (`commit.history`); the files of the versions go
     kept      deletion files       of the fragments that a compaction since then replaced: they say which rows it moved
 
 A branch is open until its promotion has marked it, or until it is deleted. Its own commits since the fork are stored as

@@ -57,8 +57,7 @@ from lance_core.table.paths import (
 )
 from lance_core.table.refs import TagRef
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
-from lance_core.verbs.context.references import report_torn
+from lance_core.verbs.context.references import dataset_store, report_torn, store_of_branch
 from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.refs.sweep import is_fork_tag
 

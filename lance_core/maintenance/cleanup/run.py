@@ -29,8 +29,8 @@ from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.threads import ThreadPool
 from lance_core.times import ago
-from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import dataset_store
 
 _logger = logging.getLogger(__name__)
 

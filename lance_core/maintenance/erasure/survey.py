@@ -56,9 +56,8 @@ from lance_core.table.paths import (
 )
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.branch_roots import store_of_branch
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.references import read_branches, read_tags, reject_torn
+from lance_core.verbs.context.references import read_branches, read_tags, reject_torn, store_of_branch
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.rows.removal import each_matching, live_rows
 from lance_core.verbs.scan.conditions import to_condition

@@ -30,9 +30,8 @@ from lance_core.table.paths import INDICES_PREFIX, branch_ref_key, transaction_k
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.branch_roots import dataset_store
 from lance_core.verbs.context.handle import Handle, Snapshot
-from lance_core.verbs.context.references import check_references
+from lance_core.verbs.context.references import check_references, dataset_store
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
 from lance_core.verbs.refs.clones import missing_bases

@@ -16,7 +16,7 @@ from lance_core.table.paths import (
     branch_ref_key,
 )
 from lance_core.table.refs import MAIN, is_branch_name
-from lance_core.verbs.context.branch_roots import store_of_branch
+from lance_core.verbs.context.references import store_of_branch
 
 
 def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:

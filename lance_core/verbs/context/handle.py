@@ -49,9 +49,8 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
-from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.context.external_blobs import ExternalObjects
-from lance_core.verbs.context.references import Reference, TableRefs
+from lance_core.verbs.context.references import Reference, TableRefs, dataset_store, dataset_uri
 
 
 class Session:

@@ -1,6 +1,8 @@
 """Resolve a reference (a version number, a tag, or a branch and a number) to a version; read the files of `_refs/`.
 
 The file of a tag or branch is torn if it is empty or cut off, because its writer was interrupted.
+
+A branch has its root at `tree/<branch>` below the root of its dataset.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ from lance_core.errors import (
     TornFileError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, join_uri, open_store, uri_above
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
     BRANCHES_PREFIX,
     TAGS_PREFIX,
     branch_of_ref_key,
     branch_ref_key,
+    branch_root,
     tag_of_ref_key,
     tag_ref_key,
 )
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
-from lance_core.verbs.context.branch_roots import store_of_branch
 
 _logger = logging.getLogger(__name__)
 
@@ -366,3 +368,30 @@ def _no_branch_message(branch: str, root: ObjectStore) -> str:
         f"Ref not found error: Branch {branch} does not exist in the table {root.root}; "
         "branches.list() lists those that do"
     )
+
+
+def store_of_branch(root: ObjectStore, branch: str | None) -> ObjectStore:
+    """The store of a branch.
+
+    Args:
+        root: The store of the dataset.
+        branch: The branch; None for main.
+    """
+    return root if branch is None else open_store(join_uri(root.root, branch_root(branch)), root.options)
+
+
+def dataset_uri(uri: str, branch: str | None) -> str:
+    """The root of the dataset that a branch belongs to.
+
+    Args:
+        uri: The root of the branch. If it does not lie below `tree/`, it is a dataset of its own.
+        branch: The branch; None for main.
+    """
+    above = None if branch is None else uri_above(uri, branch_root(branch))
+    return uri if above is None else above
+
+
+def dataset_store(store: ObjectStore, branch: str | None) -> ObjectStore:
+    """The store of the dataset that a branch belongs to, with the arguments of `dataset_uri`."""
+    root = dataset_uri(store.root, branch)
+    return store if root == store.root else open_store(root, store.options)

@@ -8,7 +8,7 @@
     4  tag, mark   tag the new version of the parent; record on the branch that it was promoted
 
 All commits of the parent and of the branch since the fork must be known: cleanup by this library stores those that open
-branches need (`commit.removed_versions`), and after a cleanup by another one nothing is guessed.
+branches need (`commit.history`), and after a cleanup by another one nothing is guessed.
 
 A promotion that dies between two steps can be repeated: files that are copied twice are the same, and the commit has
 the branch's identity as its idempotency key. The branch keeps its own files and rows.

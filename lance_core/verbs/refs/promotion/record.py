@@ -64,7 +64,7 @@ def promotion_token(branch: Branch, version: int) -> str:
 def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
     """The transactions of the versions after `after` up to `until`, except those that are not known any more.
 
-    They are known of versions that were cleaned up by this library while a branch was open (`commit.removed_versions`).
+    They are known of versions that were cleaned up by this library while a branch was open (`commit.history`).
     """
     if until <= after:
         return {}
