@@ -5,11 +5,4 @@ from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 
-__all__ = [
-    "Compaction",
-    "CompactionMetrics",
-    "CompactionOptions",
-    "CompactionPlan",
-    "CompactionTask",
-    "RewriteResult",
-]
+__all__ = ["Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult"]

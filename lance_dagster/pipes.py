@@ -43,10 +43,7 @@ __all__ = ["commit_properties", "report_commit"]
 
 
 def commit_properties(
-    context: PipesContext,
-    *,
-    asset_key: str | None = None,
-    inputs: Mapping[str, lance_core.LanceDataset] | None = None,
+    context: PipesContext, *, asset_key: str | None = None, inputs: Mapping[str, lance_core.LanceDataset] | None = None
 ) -> PipesAttemptProperties:
     """The transaction properties that identify the run of a commit, and the write of which it is an attempt.
 
@@ -98,9 +95,7 @@ def report_commit(
     """
     entries = {**_entries(dataset, ui_url), **(metadata or {})}
     context.report_asset_materialization(
-        metadata=entries,
-        data_version=compute_data_version(dataset),
-        asset_key=_asset(context, asset_key),
+        metadata=entries, data_version=compute_data_version(dataset), asset_key=_asset(context, asset_key)
     )
 
 

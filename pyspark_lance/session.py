@@ -95,11 +95,7 @@ _SECRETS: Final = {
 
 
 def local_session(
-    master: str = "local[*]",
-    *,
-    app_name: str = "lance",
-    config: Mapping[str, str] | None = None,
-    connect: bool = False,
+    master: str = "local[*]", *, app_name: str = "lance", config: Mapping[str, str] | None = None, connect: bool = False
 ) -> SparkSession:
     """A Spark session on this machine, or the existing one.
 

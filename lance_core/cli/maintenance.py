@@ -110,12 +110,7 @@ def _compact(
     if dry_run:
         plan = Compaction.plan(dataset, options)
         rows = [
-            {
-                "task": number,
-                "fragments": task.fragment_ids,
-                "rows": task.num_rows,
-                "bytes": task.num_bytes,
-            }
+            {"task": number, "fragments": task.fragment_ids, "rows": task.num_rows, "bytes": task.num_bytes}
             for number, task in enumerate(plan.tasks, 1)
         ]
         if rows or output.as_json:

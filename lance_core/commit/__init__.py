@@ -25,15 +25,7 @@ from lance_core.commit.history import (
 from lance_core.commit.loop import Listener, commit, commit_change, on_commit
 from lance_core.commit.proofs import attempts_of, changes_rows, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Prepare, Rebased, deletion_vector, load_deletion_vector
-from lance_core.commit.records import (
-    Change,
-    Commit,
-    Committed,
-    Lost,
-    Outcome,
-    Unknown,
-    committed_or_raise,
-)
+from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome, Unknown, committed_or_raise
 from lance_core.commit.relation import carries_on
 from lance_core.commit.versions import (
     already_exists,

@@ -26,15 +26,7 @@ from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.proofs import TableState, find_proven, proof_of
 from lance_core.commit.rebase import Prepare, Rebased, rebase, reject_replaced_columns
-from lance_core.commit.records import (
-    Change,
-    Commit,
-    Committed,
-    Lost,
-    Outcome,
-    Unknown,
-    committed_or_raise,
-)
+from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome, Unknown, committed_or_raise
 from lance_core.commit.repair import repaired
 from lance_core.commit.versions import (
     Listed,

@@ -13,11 +13,7 @@ from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
-from lance_core.verbs.columns.write_columns.commit import (
-    ColumnsResult,
-    commit_columns,
-    write_matched_columns,
-)
+from lance_core.verbs.columns.write_columns.commit import ColumnsResult, commit_columns, write_matched_columns
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, Missing, WrittenColumns, plan_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
@@ -198,10 +194,7 @@ class ColumnVerbs(Handle):
         return plan_columns(self.source, schema, where, missing, allow_external=allow_external_blob_outside_bases)
 
     def commit_columns(
-        self,
-        plan: ColumnPlan,
-        written: Sequence[WrittenColumns | None],
-        commit: Commit | None = None,
+        self, plan: ColumnPlan, written: Sequence[WrittenColumns | None], commit: Commit | None = None
     ) -> ColumnsResult:
         """Commit the columns that the tasks of a plan have written, as one version. Not in pylance.
 

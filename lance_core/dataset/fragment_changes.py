@@ -294,11 +294,7 @@ class FragmentChanges:
         read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._add_column(columns, on)
         start = 0
         batches = live_batches(
-            self._source,
-            self.record,
-            read,
-            with_row_id=on == ROW_ID,
-            with_row_address=on == ROW_ADDRESS,
+            self._source, self.record, read, with_row_id=on == ROW_ID, with_row_address=on == ROW_ADDRESS
         )
         for rows, mask in batches:
             partner = maker.rows(rows.select([on]))

@@ -413,11 +413,7 @@ class HistoryVerbs(Handle):
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
     def delta(
-        self,
-        compared_against: int | None = None,
-        *,
-        begin_version: int | None = None,
-        end_version: int | None = None,
+        self, compared_against: int | None = None, *, begin_version: int | None = None, end_version: int | None = None
     ) -> DatasetDelta:
         """The rows that were inserted, updated and deleted between two versions.
 

@@ -65,9 +65,7 @@ class IndexVerbs(Handle):
             [('delay_idx', 'BTree', ['delay'])]
         """
         warnings.warn(
-            "The 'list_indices' method is deprecated. Use describe_indices() instead.",
-            DeprecationWarning,
-            stacklevel=2,
+            "The 'list_indices' method is deprecated. Use describe_indices() instead.", DeprecationWarning, stacklevel=2
         )
         return [
             {

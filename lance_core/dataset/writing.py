@@ -10,11 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import (
-    Commit,
-    Committed,
-    committed_or_raise,
-)
+from lance_core.commit import Commit, Committed, committed_or_raise
 from lance_core.commit import commit as commit_record
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.file import FileVersion
@@ -244,11 +240,7 @@ def _make_result(target: TableTarget, done: Committed) -> CommitResult:
 
 
 @checked
-def commit_transaction(
-    dataset: LanceDataset,
-    transaction: Transaction,
-    commit: Commit | None = None,
-) -> CommitResult:
+def commit_transaction(dataset: LanceDataset, transaction: Transaction, commit: Commit | None = None) -> CommitResult:
     """Commit a transaction that was computed from a version, unless it was committed already. Not in pylance.
 
     Args:

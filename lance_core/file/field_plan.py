@@ -38,12 +38,7 @@ class FieldPlan:
     """
 
     def __init__(
-        self,
-        key: str,
-        field: Field,
-        file_columns: Sequence[ColumnPages],
-        indices: Mapping[int, int],
-        num_rows: int,
+        self, key: str, field: Field, file_columns: Sequence[ColumnPages], indices: Mapping[int, int], num_rows: int
     ) -> None:
         self._where = f"{key}: column {field.name!r}"
         self._field = field

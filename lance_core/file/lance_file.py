@@ -313,12 +313,7 @@ class LanceFileWriter:
                 # Pages of 2.0 can be smaller than `DataFileWriter` makes them because of `buffered_bytes`.
                 page_bytes = min(page_bytes, max(1, cache_bytes // max(1, len(schema.fields))))
             self._file = DataFileWriter(
-                self._store,
-                self._key,
-                schema,
-                version=self._version,
-                page_bytes=page_bytes,
-                buffered_bytes=cache_bytes,
+                self._store, self._key, schema, version=self._version, page_bytes=page_bytes, buffered_bytes=cache_bytes
             )
         return self._file
 

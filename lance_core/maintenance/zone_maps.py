@@ -121,11 +121,7 @@ def columns_without_zone_map(
     return [column for column in dict.fromkeys(columns) if _zone_maps(manifest, column) == []]
 
 
-def _refresh(
-    dataset: Handle,
-    names: Sequence[str],
-    properties: Mapping[str, str] | None = None,
-) -> list[str]:
+def _refresh(dataset: Handle, names: Sequence[str], properties: Mapping[str, str] | None = None) -> list[str]:
     if not names:
         return []
     try:

@@ -193,10 +193,7 @@ class TableFormat:
 
     @classmethod
     def of(
-        cls,
-        data_storage_version: str | None,
-        enable_stable_row_ids: bool | None,
-        enable_v2_manifest_paths: bool | None,
+        cls, data_storage_version: str | None, enable_stable_row_ids: bool | None, enable_v2_manifest_paths: bool | None
     ) -> Self:
         """The format for arguments of pylance's functions, where None stands for the default."""
         return cls(

@@ -15,11 +15,6 @@ import pytest
 pytest.register_assert_rewrite("lance_core.testing.stores")
 
 from lance_core.testing.racing import race  # noqa: E402 - pytest rewrites assertions of modules that come later
-from lance_core.testing.stores import (  # noqa: E402 - pytest rewrites assertions of modules that come later
-    CreationConformance,
-    ObjectConformance,
-    StoreConformance,
-    StreamConformance,
-)
+from lance_core.testing.stores import CreationConformance, ObjectConformance, StoreConformance, StreamConformance  # noqa: E402 - pytest rewrites assertions of modules that come later
 
 __all__ = ["CreationConformance", "ObjectConformance", "StoreConformance", "StreamConformance", "race"]

@@ -90,11 +90,7 @@ def _limit_to_newest(listed: _Described) -> _Described:
 
 
 def _render_rows(
-    main: lance_core.LanceDataset,
-    described: _Described,
-    checks: Mapping[str, list[str] | None] | None,
-    *,
-    short: bool,
+    main: lance_core.LanceDataset, described: _Described, checks: Mapping[str, list[str] | None] | None, *, short: bool
 ) -> Iterator[list[str]]:
     for name, description in described.items():
         base = f"{cell(description['parent_branch'] or 'main')}@{description['parent_version']}"

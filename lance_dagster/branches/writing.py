@@ -144,10 +144,6 @@ def describe_write_to_branch(
     """
     branch = dataset.branch or MAIN
     fork = dataset.branches.list().get(branch, {})
-    all_entries = {
-        BRANCH_TAG: branch,
-        "lance/published": False,
-        "lance/base_version": fork.get("parent_version"),
-    }
+    all_entries = {BRANCH_TAG: branch, "lance/published": False, "lance/base_version": fork.get("parent_version")}
     entries = {name: value for name, value in all_entries.items() if value is not None}
     return entries if instance is None else entries | describe_branches(dataset, instance, key, short=True)

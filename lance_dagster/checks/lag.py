@@ -187,11 +187,7 @@ def _parts(
     """
     from lance_dagster.checks.unread_changes import metadata_of_input  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.events.published import find_published_partitions  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.input_parts import (  # noqa: PLC0415 - heavy imports at first use
-        digest_of_rows,
-        input_parts,
-        positions_by_partition,
-    )
+    from lance_dagster.lineage.input_parts import digest_of_rows, input_parts, positions_by_partition  # noqa: PLC0415 - heavy imports at first use
 
     partitions: Sequence[str | None] = [None]
     if reader.partitions_def is not None:

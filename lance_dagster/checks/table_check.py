@@ -55,10 +55,7 @@ def table_check(
 
 
 def open_and_record_read(
-    context: dg.AssetCheckExecutionContext,
-    ref: TableRef,
-    io_manager_key: str,
-    partitions: Sequence[str] | None = None,
+    context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str, partitions: Sequence[str] | None = None
 ) -> "lance_core.LanceDataset | None":
     """Open the table as the run of a check sees it, and log that the check read it; None if there is no table.
 

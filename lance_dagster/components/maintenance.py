@@ -126,10 +126,7 @@ def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def build_maintenance_definitions(
-    tables: Sequence[TableLike],
-    fields: MaintenanceFields,
-    io_manager_key: str,
-    lake: Mapping[str, Any] | None = None,
+    tables: Sequence[TableLike], fields: MaintenanceFields, io_manager_key: str, lake: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
     """The job, schedule and sensor of a component.
 

@@ -98,11 +98,7 @@ def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.J
         properties = {}
     attempt = properties.get(ATTEMPT, "")
     return dg.MetadataValue.json(
-        {
-            "run_id": properties.get(RUN_ID),
-            "version": version,
-            "attempt": int(attempt) if attempt.isdecimal() else None,
-        }
+        {"run_id": properties.get(RUN_ID), "version": version, "attempt": int(attempt) if attempt.isdecimal() else None}
     )
 
 

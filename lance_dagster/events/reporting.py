@@ -157,9 +157,7 @@ def read_recorded_states(
             if state is None or (version > (state.version or 0) and order.overlaps(last[at], event_record)):
                 last.setdefault(at, event_record)
                 states[at] = ReportedState(
-                    version=version,
-                    data_version=data_version,
-                    provenance=provenance_tags(event.tags),
+                    version=version, data_version=data_version, provenance=provenance_tags(event.tags)
                 )
         if not page.has_more or all(partition in states for partition in requested_partitions):
             break
@@ -294,11 +292,7 @@ def build_materializations(
         entries |= {BRANCH_TAG: dataset.branch, "lance/published": False}
     readers = None if context is None else consumers(downstream_keys_of(context, ref.key), ref.key)
     entries |= build_lineage_entries(
-        ref.metadata or {},
-        dataset,
-        f"asset {ref.name}",
-        consumers=readers,
-        ui_url=report.ui_url,
+        ref.metadata or {}, dataset, f"asset {ref.name}", consumers=readers, ui_url=report.ui_url
     )
     changed = compute_data_version(dataset)
     keys: list[str | None] = [*report.partitions] or [None]

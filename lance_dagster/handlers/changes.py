@@ -132,11 +132,7 @@ def _read_part(request: ReadRequest, part: ChangesPart) -> tuple[pa.Table, int]:
         delta.plan(columns, **options).counts["update_postimage"]
     )
     feed = delta.get_changes(
-        columns,
-        preimages=pairs,
-        with_row_id=pairs or ROW_ID in (read or ()),
-        blob_handling="all_binary",
-        **options,
+        columns, preimages=pairs, with_row_id=pairs or ROW_ID in (read or ()), blob_handling="all_binary", **options
     ).read_all()
     if pairs and splits:
         return _split(feed)

@@ -138,11 +138,7 @@ def write_column_batches(
 def _write(data: pa.Table, key: Sequence[str], request: WriteRequest, left_out: int = 0) -> WriteResult:
     dataset = reopen_base(request)
     done = dataset.write_columns(
-        data,
-        key,
-        where=request.scope,
-        missing=request.output.missing,
-        **request.commit_arguments,
+        data, key, where=request.scope, missing=request.output.missing, **request.commit_arguments
     )
     return columns_result(dataset, done, request, left_out)
 

@@ -209,12 +209,7 @@ def lance_external_assets(
 
 
 def list_tables_when_loaded(
-    lake: Lake,
-    refs: Iterable[TableRef],
-    *,
-    storage_options: Mapping[str, Any] | None,
-    schema: str | None,
-    where: str,
+    lake: Lake, refs: Iterable[TableRef], *, storage_options: Mapping[str, Any] | None, schema: str | None, where: str
 ) -> list[LakeTable]:
     """The chosen tables that are below a root when the code location is loaded.
 
@@ -241,11 +236,7 @@ def build_external_asset(
     table: LakeTable, storage_options: Mapping[str, Any] | None, group_name: str | None = None
 ) -> dg.AssetSpec:
     """The external asset of a table without an asset; this process opens the table with the storage options."""
-    metadata = {
-        "lance/uri": table.uri,
-        "dagster/uri": table.uri,
-        "dagster/table_name": table.path.replace("/", "."),
-    }
+    metadata = {"lance/uri": table.uri, "dagster/uri": table.uri, "dagster/table_name": table.path.replace("/", ".")}
     if storage_options:
         remember_options(table.ref.key, table.uri, storage_options)
     return dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"})

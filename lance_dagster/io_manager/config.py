@@ -12,14 +12,7 @@ from pydantic import Field
 from lance_dagster._context.step_start import call_at_step_start
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BranchPolicy
-from lance_dagster.tables.settings import (
-    LoadType,
-    OnEarlierAttempt,
-    OutputSettings,
-    ReadMode,
-    TableSettings,
-    WriteMode,
-)
+from lance_dagster.tables.settings import LoadType, OnEarlierAttempt, OutputSettings, ReadMode, TableSettings, WriteMode
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 if TYPE_CHECKING:

@@ -253,9 +253,7 @@ def read_history(
 
 
 def _version(
-    handle: lance_core.LanceDataset,
-    transaction: lance_core.Transaction | None,
-    changes: tuple[int | None, int | None],
+    handle: lance_core.LanceDataset, transaction: lance_core.Transaction | None, changes: tuple[int | None, int | None]
 ) -> TableVersion:
     added, removed = changes
     return TableVersion(

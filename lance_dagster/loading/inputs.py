@@ -16,11 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core.errors import (
-    DatasetNotFoundError,
-    IncompatibleConflictError,
-    VersionNotFoundError,
-)
+from lance_core.errors import DatasetNotFoundError, IncompatibleConflictError, VersionNotFoundError
 from lance_dagster._context.definitions import list_partitions_to_read
 from lance_dagster._context.steps import (
     RunFacts,

@@ -55,12 +55,7 @@ class OpOutputs:
 
 
 def clean_op_outputs(
-    instance: dg.DagsterInstance,
-    root: TableRoot,
-    age: timedelta | None,
-    *,
-    dry_run: bool,
-    unknown_runs: bool = False,
+    instance: dg.DagsterInstance, root: TableRoot, age: timedelta | None, *, dry_run: bool, unknown_runs: bool = False
 ) -> OpOutputs:
     """Remove the outputs of ops of runs that ended longer ago than an age.
 

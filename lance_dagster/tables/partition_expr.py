@@ -46,10 +46,7 @@ _NO_NAMES: Final = tuple(
 )
 _UNIT_ARGUMENTS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), r"\1")
-    for pattern in (
-        rf"({_DATE_CALL}\s*){_UNIT}\s*(?=,)",
-        rf"({_DATE_CALL}(?:[^()']|\([^()]*\))*,)\s*{_UNIT}\s*(?=\))",
-    )
+    for pattern in (rf"({_DATE_CALL}\s*){_UNIT}\s*(?=,)", rf"({_DATE_CALL}(?:[^()']|\([^()]*\))*,)\s*{_UNIT}\s*(?=\))")
 )
 _WORD: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\[[^\]]+\]|\b[A-Za-z_][\w$]*\b)(?!\s*\()""")
 _KEYWORDS: Final = frozenset(

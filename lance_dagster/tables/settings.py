@@ -57,13 +57,7 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 PREFIX: Final = "lance/"
-READ_ELSEWHERE: Final = {
-    MAINTENANCE_KEY,
-    "lance/column_lineage",
-    "lance/schema",
-    "lance/shared_table",
-    "lance/table",
-}
+READ_ELSEWHERE: Final = {MAINTENANCE_KEY, "lance/column_lineage", "lance/schema", "lance/shared_table", "lance/table"}
 """Definition metadata that jobs, checks and lineage read."""
 
 _OF_OUTPUTS: Final = frozenset({"lance/column_lineage", "lance/schema"})

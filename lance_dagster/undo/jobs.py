@@ -196,10 +196,7 @@ def _plan(
 
 
 def _lost_versions(
-    instance: dg.DagsterInstance,
-    run_id: str,
-    candidates: Sequence[tuple[TableRef, Any]],
-    planned: "Sequence[_Planned]",
+    instance: dg.DagsterInstance, run_id: str, candidates: Sequence[tuple[TableRef, Any]], planned: "Sequence[_Planned]"
 ) -> list[str]:
     """The tables for which the run has recorded a version that is not there any more, and that are not undone."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - heavy imports

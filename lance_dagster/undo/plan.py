@@ -323,9 +323,7 @@ def _watermarks_back(
         now = dataset.watermarks(name).get(part)
         if (None if now is None else now.position) != after:
             raise _make_rejection(
-                dataset,
-                run_id,
-                f"a later run has consumed later changes of {name}; undo that run first",
+                dataset, run_id, f"a later run has consumed later changes of {name}; undo that run first"
             )
         moves.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
     return tuple(moves)

@@ -51,11 +51,7 @@ class Catalog:
 
 
 def register_catalog(
-    spark: SparkSession,
-    name: str,
-    root: str | PathLike[str],
-    *,
-    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession, name: str, root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
 ) -> None:
     """Give the tables below a root names, for `pyspark_lance.sql` and `LanceTable.forName`.
 

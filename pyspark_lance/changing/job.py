@@ -20,13 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import (
-    MAX_EXACT_KEYS,
-    LanceDataset,
-    Slices,
-    WriteResult,
-    key_filter,
-)
+from lance_core import MAX_EXACT_KEYS, LanceDataset, Slices, WriteResult, key_filter
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
 from pyspark_lance.changing.finer_values import FinerColumns

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, Slices, WriteAttempt
-from lance_core.errors import (
-    DatasetExistsError,
-    DatasetNotFoundError,
-    InvalidInputError,
-    SchemaError,
-)
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
 from pyspark_lance.changing.clauses import MergeClause, parse_merge_clauses
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_clauses

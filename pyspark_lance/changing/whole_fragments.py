@@ -21,14 +21,7 @@ from pyroaring import BitMap
 
 from lance_core import ColumnTask, LanceDataset, WrittenColumns
 from lance_core.row_addresses import offsets_of, row_offsets
-from pyspark_lance.changing.columns_task import (
-    DATA_ERRORS,
-    REPORT,
-    ColumnsReport,
-    ColumnsTask,
-    delete_written,
-    runs,
-)
+from pyspark_lance.changing.columns_task import DATA_ERRORS, REPORT, ColumnsReport, ColumnsTask, delete_written, runs
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import use_cores_of_task

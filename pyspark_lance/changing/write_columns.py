@@ -21,13 +21,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import ColumnPlan, ColumnsResult, Commit, LanceDataset, WriteAttempt, WrittenColumns
-from lance_core.errors import (
-    DatasetNotFoundError,
-    InvalidInputError,
-    LanceError,
-    SchemaError,
-    StoreError,
-)
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, SchemaError, StoreError
 from lance_core.extension_types import empty_table
 from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
 from pyspark_lance.changing.merge_frames import apply_collations, is_same_value, renamed, rows_of
@@ -161,11 +155,7 @@ def _write_fragments(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> l
 
 
 def _commit(
-    dataset: LanceDataset,
-    plan: ColumnPlan,
-    task: ColumnsTask,
-    reports: Sequence[ColumnsReport],
-    commit: Commit,
+    dataset: LanceDataset, plan: ColumnPlan, task: ColumnsTask, reports: Sequence[ColumnsReport], commit: Commit
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
     written = [columns for report in reports for columns in report.written]

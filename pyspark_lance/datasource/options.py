@@ -76,11 +76,7 @@ OPTIONS: Final = (
     Option("merge_on", "write", "`id,day`: rows replace those of the table that have the same values in these columns"),
     Option("replaceWhere", "write", "with mode overwrite: SQL that says which rows are replaced"),
     Option("partition_by", _WRITES, "`day,kind`: each data file holds rows of one value of these columns"),
-    Option(
-        "partitionOverwriteMode",
-        _WRITES,
-        "`dynamic`, in an overwrite: only partitions with rows are replaced",
-    ),
+    Option("partitionOverwriteMode", _WRITES, "`dynamic`, in an overwrite: only partitions with rows are replaced"),
     Option("commit_message", _WRITES, "a string that the commit keeps"),
     Option("idempotency_key", "write", "`key=value`: nothing is written if a commit has this property already"),
     Option("idempotency_since", "write", "version at which the search for that commit ends; it is not searched itself"),

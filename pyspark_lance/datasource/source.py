@@ -39,14 +39,7 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_schema, plan_feed
-from pyspark_lance.reading.plan import (
-    FragmentRange,
-    ReadPlan,
-    plan_read,
-    plan_tasks,
-    reject_another,
-    table_schema,
-)
+from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_tasks, reject_another, table_schema
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write

@@ -380,8 +380,6 @@ class RejectedStreamReader(StreamReader):
 
 
 with contextlib.suppress(ImportError):  # before Spark 4.2, which reads everything in one batch
-    from pyspark.sql.streaming.datasource import (
-        SupportsTriggerAvailableNow,
-    )
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
     SupportsTriggerAvailableNow.register(StreamReader)

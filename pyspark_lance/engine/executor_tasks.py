@@ -34,11 +34,7 @@ TASKS_PER_CORE: Final = 3
 """Tasks per core; more than one, so that a long task does not keep all cores waiting."""
 
 _ANSWER_SCHEMA: Final = pa.schema(
-    [
-        pa.field("task", pa.int64(), nullable=False),
-        pa.field("result", pa.binary()),
-        pa.field("error", pa.string()),
-    ]
+    [pa.field("task", pa.int64(), nullable=False), pa.field("result", pa.binary()), pa.field("error", pa.string())]
 )
 _POLL_SECONDS: Final = 0.2
 

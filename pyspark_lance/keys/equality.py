@@ -143,8 +143,7 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
             yield from _joined_columns(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
 
     empty = _joined_columns(
-        normalized_spark_keys(_of_fields(empty_table(rows.schema), fields)),
-        empty_table(rows.schema).select(about),
+        normalized_spark_keys(_of_fields(empty_table(rows.schema), fields)), empty_table(rows.schema).select(about)
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))

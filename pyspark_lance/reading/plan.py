@@ -437,11 +437,7 @@ def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @lru_cache(maxsize=4)
 def _dataset(
-    uri: str,
-    version: int,
-    identity: str,
-    options: tuple[tuple[str, str], ...] | None,
-    blob_handling: str,
+    uri: str, version: int, identity: str, options: tuple[tuple[str, str], ...] | None, blob_handling: str
 ) -> LanceDataset:
     """The version, opened once per worker and not once per task.
 

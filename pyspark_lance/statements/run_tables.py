@@ -11,13 +11,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import FileOptions, LanceDataset
-from lance_core.errors import (
-    DatasetExistsError,
-    DatasetNotFoundError,
-    InvalidInputError,
-    SchemaError,
-    UnsupportedError,
-)
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError, UnsupportedError
 from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors

@@ -67,18 +67,11 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
             LanceDataset.drop(uri, ignore_not_found=True)
         check_condition("replaceWhere", condition, stored, _IN_TWO)
     return RowRules(
-        condition=condition,
-        sql=options.replace_where,
-        partition_by=options.partition_by,
-        keys=options.merge_on,
+        condition=condition, sql=options.replace_where, partition_by=options.partition_by, keys=options.merge_on
     )
 
 
-def replace_rows(
-    dataset: LanceDataset,
-    fragments: Sequence[FragmentMetadata],
-    options: WriteArguments,
-) -> WriteResult:
+def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], options: WriteArguments) -> WriteResult:
     """Commit fragments that replace the rows that meet the condition.
 
     Args:

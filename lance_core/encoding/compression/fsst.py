@@ -274,10 +274,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
     pair = compressed(block)
     name = registry.inner_name(argument, "variable")
     page = registry.encode_miniblock(
-        block if pair is None else pair[1],
-        name,
-        max_values=limits.max_values,
-        max_bytes=limits.max_bytes,
+        block if pair is None else pair[1], name, max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     return page if pair is None else replace(page, encoding=_describe(pair[0], page.encoding))
 

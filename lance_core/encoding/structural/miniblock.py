@@ -9,20 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import (
-    ChunkBuffers,
-    decode_block,
-    decode_blocks,
-    decode_miniblock,
-)
+from lance_core.encoding.compression import ChunkBuffers, decode_block, decode_blocks, decode_miniblock
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
-from lance_core.encoding.levels.repdef import (
-    Layer,
-    LevelArray,
-    Levels,
-    count_lists,
-)
+from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, count_lists
 from lance_core.encoding.page import (
     SMALL_PAGE,
     ByteRange,
@@ -131,10 +121,7 @@ def _layout_of(page: PageInfo) -> MiniBlockLayout:
 
 
 def _read_meta(
-    layouts: Sequence[MiniBlockLayout],
-    layers: tuple[Layer, ...],
-    metas: Sequence[BytesLike],
-    data: Sequence[ByteRange],
+    layouts: Sequence[MiniBlockLayout], layers: tuple[Layer, ...], metas: Sequence[BytesLike], data: Sequence[ByteRange]
 ) -> _Chunks:
     width = 4 if layouts[0].has_large_chunk else 2
     raw = [as_bytes(meta) for meta in metas]

@@ -247,9 +247,7 @@ def _combine_strictly(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Co
     if all(paths == null_paths[0] for paths in null_paths):
         return plain  # all arguments are null in the same rows
     return CaseWhen(
-        All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*null_paths), key=str))),
-        plain,
-        Constant(None),
+        All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*null_paths), key=str))), plain, Constant(None)
     )
 
 

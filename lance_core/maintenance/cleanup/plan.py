@@ -31,11 +31,7 @@ from itertools import pairwise
 from typing import Final
 
 from lance_core.commit import CLAIM_AGE, LOOK_AGAIN_AFTER, check_identity
-from lance_core.errors import (
-    CorruptFileError,
-    DatasetNotFoundError,
-    InvalidInputError,
-)
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.listed_versions import load_all, restless
 from lance_core.maintenance.cleanup.open_branches import BranchNeeds
@@ -375,11 +371,7 @@ class _FileDecisions:
                 if verified or self._is_stale(meta):
                     is_counted = not verified or self.counted.holds(owner)
                     yield Candidate(
-                        path=meta.key,
-                        kind=kind,
-                        unverified=not verified,
-                        size_bytes=meta.size,
-                        is_counted=is_counted,
+                        path=meta.key, kind=kind, unverified=not verified, size_bytes=meta.size, is_counted=is_counted
                     )
 
     def temporary(self, metas: Iterable[ObjectMeta]) -> Iterator[Candidate]:

@@ -289,9 +289,7 @@ def commit_rewrites(
         reserved = commit(
             source.store,
             Transaction(
-                read_version=read_version,
-                operation=ReserveFragments(num_fragments=needed),
-                properties=dict(properties),
+                read_version=read_version, operation=ReserveFragments(num_fragments=needed), properties=dict(properties)
             ),
             base=base,
             new_files=new_files,

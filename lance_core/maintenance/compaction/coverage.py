@@ -127,9 +127,7 @@ def extend_after_compaction(
 
 
 def indices_to_extend(
-    manifest: Manifest,
-    replaced: Sequence[RewriteGroup],
-    before: Sequence[IndexMetadata],
+    manifest: Manifest, replaced: Sequence[RewriteGroup], before: Sequence[IndexMetadata]
 ) -> set[str]:
     """The names of the indices that `extend_after_compaction` extends.
 

@@ -42,13 +42,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
-from lance_core.encoding.concatenate import (
-    capacity,
-    dictionaries_of,
-    fewest_values,
-    has_narrow_dictionary,
-    used_values,
-)
+from lance_core.encoding.concatenate import capacity, dictionaries_of, fewest_values, has_narrow_dictionary, used_values
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CompactionOptions

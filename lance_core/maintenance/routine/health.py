@@ -113,11 +113,7 @@ def _share(deleted: int, live: int) -> float:
 
 
 def measure(
-    dataset: Handle,
-    policy: MaintenancePolicy,
-    *,
-    count_versions: bool = True,
-    versions: Sequence[int] | None = None,
+    dataset: Handle, policy: MaintenancePolicy, *, count_versions: bool = True, versions: Sequence[int] | None = None
 ) -> TableHealth:
     """Measure the version of a dataset from its manifest, and list its versions if they count.
 

@@ -166,11 +166,7 @@ def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None
 
 
 def _survey_found(
-    root: str,
-    table: FoundTable,
-    path: str,
-    policy: MaintenancePolicy,
-    storage_options: Mapping[str, str] | None,
+    root: str, table: FoundTable, path: str, policy: MaintenancePolicy, storage_options: Mapping[str, str] | None
 ) -> MaintenanceReport:
     """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
     plan = MaintenancePlan(table=path, uri=place_below(root, table.path), policy=policy)

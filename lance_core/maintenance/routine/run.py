@@ -43,11 +43,7 @@ def finish(report: MaintenanceReport, open_table: OpenTable, context: StepContex
 
 
 def run_step(
-    step: str,
-    report: MaintenanceReport,
-    open_table: OpenTable,
-    context_of: Callable[[Handle], StepContext],
-    log: Log,
+    step: str, report: MaintenanceReport, open_table: OpenTable, context_of: Callable[[Handle], StepContext], log: Log
 ) -> MaintenanceReport:
     """Run one of `STEPS`; an error is kept in the report, so that other steps and tables are finished.
 

@@ -28,13 +28,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.budget import fitting, not_fitting, time_is_up
 from lance_core.maintenance.routine.health import index_bytes, measure, without_zone_maps
 from lance_core.maintenance.routine.indices import extend_indices
-from lance_core.maintenance.routine.report import (
-    MaintenanceReport,
-    Rewriter,
-    Rewrites,
-    error_of,
-    shows_damage,
-)
+from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, error_of, shows_damage
 from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, list_held_versions, reader_age
 from lance_core.maintenance.zone_maps import index_partitions
 from lance_core.retry import backoff

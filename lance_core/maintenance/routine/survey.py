@@ -184,11 +184,7 @@ def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -
     """The selectors of the versions that the cleanup of a plan removes, and of those that are counted."""
     policy = plan.policy
     selectors = select(
-        policy.age,
-        policy.retain_versions,
-        error_if_tagged_old_versions=False,
-        in_use=in_use,
-        age_from="replacement",
+        policy.age, policy.retain_versions, error_if_tagged_old_versions=False, in_use=in_use, age_from="replacement"
     )
     return replace(selectors, counted_until=None if plan.health is None else plan.health.version)
 

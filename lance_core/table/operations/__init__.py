@@ -11,13 +11,7 @@ from lance_core.table.operations.reserve_fragments import ReserveFragments
 from lance_core.table.operations.restore import Restore
 from lance_core.table.operations.rewrite import Rewrite, RewriteGroup, RewrittenIndex
 from lance_core.table.operations.unknown import UnknownOperation
-from lance_core.table.operations.update import (
-    MAX_EXACT_KEYS,
-    CompactedSsTable,
-    KeyExistenceFilter,
-    Update,
-    UpdateMode,
-)
+from lance_core.table.operations.update import MAX_EXACT_KEYS, CompactedSsTable, KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.operations.update_bases import UpdateBases
 from lance_core.table.operations.update_config import UpdateConfig, UpdateMap
 from lance_core.table.operations.update_mem_wal_state import UpdateMemWalState

@@ -103,10 +103,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
 
 
 def retype_columns(
-    source: Snapshot,
-    types: Mapping[str, pa.DataType],
-    convert: Convert,
-    properties: Mapping[str, str] | None = None,
+    source: Snapshot, types: Mapping[str, pa.DataType], convert: Convert, properties: Mapping[str, str] | None = None
 ) -> Manifest:
     """Commit a version in which columns have other types; a function converts their values.
 

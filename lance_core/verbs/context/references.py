@@ -49,8 +49,7 @@ from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_na
 _logger = logging.getLogger(__name__)
 
 Reference = Annotated[
-    int | str | tuple[str | None, int | None] | None,
-    "a number, the name of a tag, or a pair (branch, version)",
+    int | str | tuple[str | None, int | None] | None, "a number, the name of a tag, or a pair (branch, version)"
 ]
 """A version on the current branch, a tag, or a pair of a branch (None or "main" for main) and a version (None for its
 latest). None is the current version."""

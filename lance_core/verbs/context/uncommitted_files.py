@@ -13,15 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from lance_core.commit import (
-    AffectedRows,
-    Change,
-    Commit,
-    Lost,
-    commit_change,
-    committed_or_raise,
-    explain_missing,
-)
+from lance_core.commit import AffectedRows, Change, Commit, Lost, commit_change, committed_or_raise, explain_missing
 from lance_core.errors import LanceError, OutcomeUnknownError, StoreError
 from lance_core.file.container import blob_folder
 from lance_core.store import ObjectStore, PendingWrites, note_begun, remove_leftovers

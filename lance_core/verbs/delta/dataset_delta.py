@@ -387,13 +387,7 @@ class DatasetDelta:
         batches = (
             batch
             for fragment_id, offsets in rows.items()
-            for batch in rows_of_fragment(
-                source,
-                fragment_id,
-                offsets_of(offsets),
-                names,
-                ChangeColumns(),
-            )
+            for batch in rows_of_fragment(source, fragment_id, offsets_of(offsets), names, ChangeColumns())
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 

@@ -107,10 +107,7 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
 
 
 def commit_segments(
-    source: Snapshot,
-    name: str,
-    column: str | Sequence[str],
-    segments: Sequence[IndexMetadata],
+    source: Snapshot, name: str, column: str | Sequence[str], segments: Sequence[IndexMetadata]
 ) -> Manifest:
     """Commit segments as a new index, or add them to an index; they replace segments whose fragments they cover.
 

@@ -112,10 +112,7 @@ def _copy_in_parallel(copies: Sequence[FileCopy]) -> None:
 
 def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_shallow: bool) -> Manifest:
     operation = Clone(
-        is_shallow=is_shallow,
-        ref_version=manifest.version,
-        ref_path=version.store.root,
-        ref_name=version.branch,
+        is_shallow=is_shallow, ref_version=manifest.version, ref_path=version.store.root, ref_name=version.branch
     )
     transaction = Transaction(read_version=manifest.version, operation=operation)
     return commit(store, transaction, source=manifest).manifest

@@ -18,13 +18,7 @@ from typing import Any, Final
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import latest_version, load_latest
-from lance_core.errors import (
-    InvalidInputError,
-    LanceError,
-    OutcomeUnknownError,
-    StoreError,
-    VersionNotFoundError,
-)
+from lance_core.errors import InvalidInputError, LanceError, OutcomeUnknownError, StoreError, VersionNotFoundError
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key

@@ -203,11 +203,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     is_alike = source_schema.equals(target, check_metadata=True)
     rows = source if is_alike else source.converted(target, lambda table: conform(table, checked))
     return MergeSource(
-        rows=rows,
-        schema=fitted,
-        missing=replace(schema, fields=missing),
-        fits_columns=reason is None,
-        partial=partial,
+        rows=rows, schema=fitted, missing=replace(schema, fields=missing), fits_columns=reason is None, partial=partial
     )
 
 

@@ -62,11 +62,7 @@ class MergeStats:
 
     def as_dict(self) -> dict[str, int]:
         """The counters under pylance's names."""
-        return {
-            "num_inserted_rows": self.inserted,
-            "num_updated_rows": self.updated,
-            "num_deleted_rows": self.deleted,
-        }
+        return {"num_inserted_rows": self.inserted, "num_updated_rows": self.updated, "num_deleted_rows": self.deleted}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,11 +316,7 @@ class _MergeAttempt:
         check_lacking_columns(self.base.manifest.schema, source_names, version)
         schema = self._select_columns([name for name in self.base.manifest.schema.names if name in source_names])
         with MovedRows(
-            self.base,
-            self.files,
-            data_storage_version=self.data_storage_version,
-            targets=self.targets,
-            schema=schema,
+            self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets, schema=schema
         ) as writer:
             for rows in self.rows.rows.steps(new):
                 writer.write(self._take_source(rows).select(schema.names))
@@ -459,12 +451,7 @@ def merge_rows(
         InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.
     """
     return _MergeAttempt(
-        base=base,
-        clauses=clauses,
-        rows=rows,
-        files=files,
-        targets=targets,
-        data_storage_version=data_storage_version,
+        base=base, clauses=clauses, rows=rows, files=files, targets=targets, data_storage_version=data_storage_version
     ).run()
 
 

@@ -333,10 +333,7 @@ def _hide_rows(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden
     hidden = (source.deletions(fragment) or DeletionVector()) | deleted
     data, kind = hidden.to_bytes()
     file = DeletionFile(
-        file_type=kind,
-        read_version=source.manifest.version,
-        id=new_deletion_file_id(),
-        num_deleted_rows=len(hidden),
+        file_type=kind, read_version=source.manifest.version, id=new_deletion_file_id(), num_deleted_rows=len(hidden)
     )
     return _Hidden(replace(fragment, deletion_file=file), file.key(fragment.id), data)
 

@@ -189,11 +189,7 @@ class Projection:
 
     @classmethod
     def of(
-        cls,
-        schema: Schema,
-        columns: Sequence[str] | Mapping[str, str | pc.Expression] | None,
-        *,
-        flatten: bool = True,
+        cls, schema: Schema, columns: Sequence[str] | Mapping[str, str | pc.Expression] | None, *, flatten: bool = True
     ) -> Projection:
         """The projection for the argument `columns` of a scan.
 

@@ -26,11 +26,7 @@ from lance_core.verbs.write.operation_checks import check_operation
 
 
 def commit_options(
-    *,
-    max_retries: int,
-    commit_timeout: timedelta | None,
-    detached: bool | None,
-    message: str | None = None,
+    *, max_retries: int, commit_timeout: timedelta | None, detached: bool | None, message: str | None = None
 ) -> Commit:
     """The options of a commit from the arguments of the public functions.
 

@@ -36,12 +36,7 @@ from lance_core.commit import (
     number_of,
     reject_later,
 )
-from lance_core.errors import (
-    CorruptFileError,
-    EarlierAttemptError,
-    HistoryGapError,
-    NotFoundError,
-)
+from lance_core.errors import CorruptFileError, EarlierAttemptError, HistoryGapError, NotFoundError
 from lance_core.row_addresses import bitmap_of
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICES_KEY

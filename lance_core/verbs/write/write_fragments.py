@@ -12,12 +12,7 @@ from lance_core.arguments import checked, reject
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, table_target
-from lance_core.verbs.files.fragment_writer import (
-    MAX_BYTES_PER_FILE,
-    MAX_ROWS_PER_FILE,
-    ReaderLike,
-    lance_schema,
-)
+from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, lance_schema
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation

@@ -23,13 +23,7 @@ from lance_core.commit import (
     load_latest,
     reject_inside_dataset,
 )
-from lance_core.errors import (
-    ArgumentTypeError,
-    InvalidInputError,
-    LanceError,
-    ObjectNotFoundError,
-    StoreError,
-)
+from lance_core.errors import ArgumentTypeError, InvalidInputError, LanceError, ObjectNotFoundError, StoreError
 from lance_core.file import FileVersion
 from lance_core.file.write_plan import one_by_one
 from lance_core.schema import Schema
@@ -41,11 +35,7 @@ from lance_core.verbs.context.bases import WriteTarget, write_targets
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import external_places
-from lance_core.verbs.files.fragment_writer import (
-    FileOptions,
-    ReaderLike,
-    to_batches,
-)
+from lance_core.verbs.files.fragment_writer import FileOptions, ReaderLike, to_batches
 from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit_request
 
 _logger = logging.getLogger(__name__)

@@ -44,13 +44,7 @@ from lance_core.table.paths import data_key
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.write_columns.match import matched_rows, same_scope
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
-from lance_core.verbs.columns.write_columns.tasks import (
-    ColumnPlan,
-    Missing,
-    WrittenColumns,
-    as_table,
-    plan_columns,
-)
+from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, Missing, WrittenColumns, as_table, plan_columns
 from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.column_files import replaced_columns

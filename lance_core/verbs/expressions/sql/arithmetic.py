@@ -30,11 +30,7 @@ from lance_core.verbs.expressions.sql.typed import (
 
 _KERNELS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 _DECIMAL_DIGITS: Final = 38
-_BITS: Final = {
-    "&": "bit_wise_and",
-    "|": "bit_wise_or",
-    "^": "bit_wise_xor",
-}
+_BITS: Final = {"&": "bit_wise_and", "|": "bit_wise_or", "^": "bit_wise_xor"}
 
 
 def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None = None, root: bool = False) -> Typed:

@@ -17,13 +17,7 @@ from sqlglot import exp
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.verbs.expressions.sql.compiler_protocol import Guard
-from lance_core.verbs.expressions.sql.dialect import (
-    invalid,
-    is_located,
-    locate,
-    parse,
-    unsupported,
-)
+from lance_core.verbs.expressions.sql.dialect import invalid, is_located, locate, parse, unsupported
 from lance_core.verbs.expressions.sql.nodes import NODES, ROOT_NODES, logic, name_of
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 

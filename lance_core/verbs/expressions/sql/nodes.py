@@ -59,13 +59,7 @@ _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_ARITHMETIC: Final[dict[type[exp.Expr], str]] = {
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Mod: "%",
-}
+_ARITHMETIC: Final[dict[type[exp.Expr], str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 _BITWISE: Final[dict[type[exp.Expr], str]] = {
     exp.BitwiseAnd: "&",
     exp.BitwiseOr: "|",

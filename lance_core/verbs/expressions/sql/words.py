@@ -67,10 +67,7 @@ _AFTER_VALUE: Final = _OPERATORS | {
     TokenType.END,
 }
 _SIGNS: Final = frozenset({TokenType.PLUS, TokenType.DASH, TokenType.NOT})
-_CARRY_ON: Final = {
-    TokenType.NOT: _SIGNS,
-    TokenType.CASE: _SIGNS | {TokenType.WHEN},
-}
+_CARRY_ON: Final = {TokenType.NOT: _SIGNS, TokenType.CASE: _SIGNS | {TokenType.WHEN}}
 """Words that an expression can follow, and the tokens after them that could begin the expression."""
 
 

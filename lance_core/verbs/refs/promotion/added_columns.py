@@ -177,9 +177,6 @@ def _empty_fragment(fragment: Fragment, read_version: int) -> tuple[Fragment, by
     hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
     data, kind = hidden.to_bytes()
     file = DeletionFile(
-        file_type=kind,
-        read_version=read_version,
-        id=new_deletion_file_id(),
-        num_deleted_rows=fragment.physical_rows,
+        file_type=kind, read_version=read_version, id=new_deletion_file_id(), num_deleted_rows=fragment.physical_rows
     )
     return replace(fragment, deletion_file=file), data

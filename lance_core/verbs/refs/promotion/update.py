@@ -55,11 +55,7 @@ def _update_fragment(branch: Branch, before: Fragment, after: Fragment) -> Fragm
 
 def _new_fragment(branch: Branch, fragment: Fragment) -> Fragment:
     return replace(
-        branch.as_parents(fragment),
-        id=0,
-        deletion_file=None,
-        last_updated_at_versions=None,
-        created_at_versions=None,
+        branch.as_parents(fragment), id=0, deletion_file=None, last_updated_at_versions=None, created_at_versions=None
     )
 
 
