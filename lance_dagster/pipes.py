@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_core.maintenance.routine.health import deleted_fraction
+from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_dagster.events.layout import COMMIT, columns_of, split_entries
 from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
@@ -113,7 +113,7 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
         "lance/rows_written": newest.rows_added if newest is not None else None,
         "lance/rows_deleted": (newest.rows_removed or None) if newest is not None else None,
         "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": deleted_fraction(dataset),
+        "lance/deleted_fraction": compute_deleted_fraction(dataset),
         "lance/version": dataset.version,
         "lance/operation": "Create" if created else newest.operation if newest is not None else None,
         "lance/branch": dataset.branch,

@@ -375,9 +375,9 @@ class MaintenanceVerbs(Handle):
 
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:
     """Run the cleanup that a table's configuration asks for after a commit."""
-    from lance_core.maintenance.cleanup.automatic import auto_cleanup_after  # noqa: PLC0415 - see docstring
+    from lance_core.maintenance.cleanup.automatic import run_auto_cleanup_after  # noqa: PLC0415 - see docstring
 
-    auto_cleanup_after(store, manifest)
+    run_auto_cleanup_after(store, manifest)
 
 
 on_commit("lance.auto_cleanup.interval", _clean_up_automatically)

@@ -63,7 +63,7 @@ def change_type(
     schema = dataset.source.manifest.schema
     if column not in (field.name for field in schema.fields):
         raise SchemaError(f"there is no column {column!r}; the columns are {[field.name for field in schema.fields]}")
-    indices = _indices_on(dataset.source, schema.column(column), data_type)
+    indices = _find_indices_on(dataset.source, schema.column(column), data_type)
     _check(dataset, column, data_type, convert)
     dataset.move_to(retype_columns(dataset.source, {column: data_type}, convert, transaction_properties))
     for number, index in enumerate(indices):
@@ -104,7 +104,7 @@ class _DroppedIndex:
         return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{parameters})"
 
 
-def _indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
+def _find_indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
     """The indices on a column, which can be built again for values of another type.
 
     Raises:

@@ -19,11 +19,11 @@ from lance_core.errors import LanceError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
 from lance_core.maintenance.cleanup.run import CleanupStats, stats_of
-from lance_core.maintenance.compaction.compaction import numbered
-from lance_core.maintenance.compaction.coverage import deferring_moves, indices_to_extend, needs_moves
+from lance_core.maintenance.compaction.compaction import number_new_fragments
+from lance_core.maintenance.compaction.coverage import find_indices_to_extend, needs_moves, plan_deferred_moves
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, rows_per_file
 from lance_core.maintenance.compaction.tasks import CompactionTask
-from lance_core.maintenance.zone_maps import due_zone_maps
+from lance_core.maintenance.zone_maps import find_due_zone_maps
 from lance_core.row_addresses import row_address
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
@@ -76,7 +76,7 @@ class ExpectedVersions(Generic[_Handle]):
 
         How many fragments a task makes is known from its rows; a limit of bytes per file could split them further.
         """
-        results = [self._result(task) for task in tasks]
+        results = [self._foresee_result(task) for task in tasks]
         if not results:
             return CompactionMetrics()
         before = self._manifest.indices
@@ -84,16 +84,16 @@ class ExpectedVersions(Generic[_Handle]):
         needed = sum(len(result.new_records) for result in results)
         if needed:
             self._commit(ReserveFragments(num_fragments=needed))
-            groups = numbered(groups, (self._manifest.max_fragment_id or 0) - needed + 1)
+            groups = number_new_fragments(groups, (self._manifest.max_fragment_id or 0) - needed + 1)
         moved = tuple(result.row_addrs for result in results if result.row_addrs is not None)
         is_recorded = len(moved) == len(results) and needs_moves(self._manifest, results)
-        deferring = deferring_moves(self._manifest) if is_recorded else None
+        deferring = plan_deferred_moves(self._manifest) if is_recorded else None
         if deferring is not None:
             self._commit(deferring)
         self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
         extended = list[str]()
         if self._manifest.indices:
-            extended = sorted(indices_to_extend(self._manifest, [result.group for result in results], before))
+            extended = sorted(find_indices_to_extend(self._manifest, [result.group for result in results], before))
             self._extend(extended)
         metrics = sum((result.metrics for result in results), CompactionMetrics())
         return replace(metrics, indices_extended=tuple(extended))
@@ -105,10 +105,10 @@ class ExpectedVersions(Generic[_Handle]):
             columns: The columns.
             max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         """
-        lacking, stale = due_zone_maps(self._manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
+        lacking, stale = find_due_zone_maps(self._manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
         done = []
         for column in lacking:
-            segment = self._zone_map(column)
+            segment = self._foresee_zone_map(column)
             self._change_indices((segment,), ())
             done.append(segment.name)
         self._extend(stale)
@@ -136,9 +136,9 @@ class ExpectedVersions(Generic[_Handle]):
         last, every = segments[-1][0], BitMap(self._manifest.fragments.ids)
         if last.is_vector:
             missed = every.difference(*(covered for _, covered in segments))
-            self._change_indices((self._segment_like(last, missed),), ())
+            self._change_indices((self._foresee_segment(last, missed),), ())
         else:
-            self._change_indices((self._segment_like(last, every),), (last,))
+            self._change_indices((self._foresee_segment(last, every),), (last,))
 
     def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
         """What a cleanup after these versions would remove of the files that exist now.
@@ -151,7 +151,7 @@ class ExpectedVersions(Generic[_Handle]):
             store,
             self._base,
             selectors,
-            expected=[(_references(manifest), made_by) for manifest, made_by in self._commits],
+            expected=[(_parse_references(manifest), made_by) for manifest, made_by in self._commits],
         )
         self._removed = plan.versions
         return stats_of(plan.files)
@@ -186,7 +186,7 @@ class ExpectedVersions(Generic[_Handle]):
         if new or dropped:
             self._commit(CreateIndex(new_indices=new, removed_indices=dropped))
 
-    def _result(self, task: CompactionTask) -> RewriteResult:
+    def _foresee_result(self, task: CompactionTask) -> RewriteResult:
         """The result of a task, with data files that are never written."""
         manifest, old = self._manifest, task.records
         limit, left, new = rows_per_file(task.num_rows, task.options), task.num_rows, list[Fragment]()
@@ -204,10 +204,10 @@ class ExpectedVersions(Generic[_Handle]):
             new_records=tuple(new),
             original_records=old,
             read_version=manifest.version,
-            row_addrs=_addresses(old) if has_addresses else None,
+            row_addrs=_list_addresses(old) if has_addresses else None,
         )
 
-    def _zone_map(self, column: str) -> IndexMetadata:
+    def _foresee_zone_map(self, column: str) -> IndexMetadata:
         schema = self._manifest.schema
         field = indexed_field(schema, next(field.id for field in schema.fields if field.name == column))
         return IndexMetadata(
@@ -219,12 +219,12 @@ class ExpectedVersions(Generic[_Handle]):
             details_type_url=_ZONE_MAP.type_url,
         )
 
-    def _segment_like(self, index: IndexMetadata, covered: BitMap) -> IndexMetadata:
+    def _foresee_segment(self, index: IndexMetadata, covered: BitMap) -> IndexMetadata:
         version = self._manifest.version
         return replace(index, uuid=uuid4(), fragment_bitmap=covered.serialize(), dataset_version=version, files=())
 
 
-def _addresses(fragments: Sequence[Fragment]) -> bytes:
+def _list_addresses(fragments: Sequence[Fragment]) -> bytes:
     """The addresses of all rows: deletions are not read, as only the list of moved fragments counts."""
     result = BitMap64()
     for fragment in fragments:
@@ -233,6 +233,6 @@ def _addresses(fragments: Sequence[Fragment]) -> bytes:
     return result.serialize()
 
 
-def _references(manifest: Manifest) -> FileReferences:
+def _parse_references(manifest: Manifest) -> FileReferences:
     """What cleanup would read of a version: from its bytes, so that no property of it is left out."""
     return FileReferences.from_bytes(manifest.to_bytes(), f"expected version {manifest.version}")

@@ -52,7 +52,9 @@ def index_partitions(
         >>> maintenance.index_partitions(table, ["day"], max_unindexed_fragments=0)
         ['day_idx']
     """
-    lacking, stale = due_zone_maps(dataset.source.manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
+    lacking, stale = find_due_zone_maps(
+        dataset.source.manifest, columns, max_unindexed_fragments=max_unindexed_fragments
+    )
     done = []
     for column in lacking:
         before = {index.uuid for index in dataset.source.manifest.indices}
@@ -75,7 +77,7 @@ def index_partitions(
     return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
 
 
-def due_zone_maps(
+def find_due_zone_maps(
     manifest: Manifest, columns: Sequence[str], *, max_unindexed_fragments: int
 ) -> tuple[list[str], list[str]]:
     """The columns on which `index_partitions` makes zone maps, and the names of the zone maps that it refreshes."""
@@ -83,7 +85,7 @@ def due_zone_maps(
     if len(manifest.fragments) <= max_unindexed_fragments:
         return lacking, stale
     for column in columns:
-        zone_maps = _zone_maps(manifest, column)
+        zone_maps = _find_zone_maps(manifest, column)
         if zone_maps is None:
             continue
         name = zone_maps[0].name if zone_maps else None
@@ -118,7 +120,7 @@ def columns_without_zone_map(
     manifest = dataset.source.manifest
     if len(manifest.fragments) <= max_unindexed_fragments:
         return []
-    return [column for column in dict.fromkeys(columns) if _zone_maps(manifest, column) == []]
+    return [column for column in dict.fromkeys(columns) if _find_zone_maps(manifest, column) == []]
 
 
 def _refresh(dataset: Handle, names: Sequence[str], properties: Mapping[str, str] | None = None) -> list[str]:
@@ -132,7 +134,7 @@ def _refresh(dataset: Handle, names: Sequence[str], properties: Mapping[str, str
     return list(names)
 
 
-def _zone_maps(manifest: Manifest, column: str) -> list[IndexMetadata] | None:
+def _find_zone_maps(manifest: Manifest, column: str) -> list[IndexMetadata] | None:
     """The segments of zone maps on a column; None if the column can have no zone map."""
     field = next((field for field in manifest.schema.fields if field.name == column), None)
     if field is None or not KINDS["ZoneMap"].accepts(arrow_type_of(field)):

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_core.maintenance.routine.health import deleted_fraction
+from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_core.row_addresses import fragment_ids
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
@@ -281,7 +281,7 @@ def build_materializations(
     entries = {
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": deleted_fraction(dataset),
+        "lance/deleted_fraction": compute_deleted_fraction(dataset),
         "dagster/column_schema": column_schema(_own_columns(ref, dataset)),
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
@@ -333,7 +333,7 @@ def build_observation(
     entries = {
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": deleted_fraction(dataset),
+        "lance/deleted_fraction": compute_deleted_fraction(dataset),
         "lance/version": dataset.version,
     }
     return dg.AssetObservation(asset_key=ref.key, metadata={**entries, **metadata})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import lance_core
-from lance_core.maintenance.routine.health import deleted_fraction
+from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_dagster._context.steps import add_metadata, set_data_version
 from lance_dagster.branches.writing import describe_write_to_branch
 from lance_dagster.events.materialization import ordered_entries
@@ -31,7 +31,7 @@ def report_skipped(output: TableOutput) -> None:
         "lance/version": existing.version,
         "dagster/row_count": existing.count_rows(),
         "dagster/size_bytes": existing.total_bytes,
-        "lance/deleted_fraction": deleted_fraction(existing),
+        "lance/deleted_fraction": compute_deleted_fraction(existing),
         "dagster/uri": output.location.uri,
     }
     if existing.branch is not None:

@@ -143,12 +143,12 @@ def _fit_budget(
 ) -> list[TableWork]:
     """The work of a run that fits into its budget."""
     from lance_core.maintenance.routine.budget import fit_budget  # noqa: PLC0415 - code locations load without it
-    from lance_core.maintenance.routine.log import tables_put_off  # noqa: PLC0415 - code locations load without it
+    from lance_core.maintenance.routine.log import find_tables_put_off  # noqa: PLC0415 - code locations load without it
     from lance_dagster.health.log import open_log  # noqa: PLC0415 - code locations load without lance_core
 
     root, work_by_asset = job.log_root(context), {work.asset: work for work in due}
     log = None if budget == LanceMaintenanceBudget() else open_log(root.root_uri, root.options)
-    before = () if log is None else tables_put_off(log)
+    before = () if log is None else find_tables_put_off(log)
     reports = fit_budget([work.report for work in due], budget.to_core(), before)
     for report in reports:
         if report.deferred:

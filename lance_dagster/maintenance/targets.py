@@ -197,7 +197,7 @@ def survey_target(
             context.log.info("%s: skipped, there is no %s", where, _place(target.uri(root), branch))
             return "absent"
         survey = partial(
-            surveys.survey,
+            surveys.survey_table,
             dataset,
             table=target.ref.name,
             max_unindexed_fragments=root.max_unindexed_fragments,
@@ -218,7 +218,7 @@ def survey_target(
             work = replace(work, owners=owners, recorded=recorded)
         named_assets = _named_by_table(dataset) if report.plan.cleanup_due else ()
         work = replace(work, other_assets=[*target.other_assets, *named_assets])
-        report = surveys.without_idle_cleanup(dataset, report, lambda: versions_in_use(context, root, work))
+        report = surveys.drop_idle_cleanup(dataset, report, lambda: versions_in_use(context, root, work))
     except Exception as error:  # a broken table must not stop the others
         context.log.exception("%s cannot be read", where)
         plan = MaintenancePlan(table=target.ref.name, uri=target.uri(root), policy=core_policy)

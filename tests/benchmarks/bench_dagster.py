@@ -13,7 +13,7 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.maintenance.routine.survey import survey
+from lance_core.maintenance.routine.survey import survey_table
 from lance_dagster import LanceIOManager, LanceMaintenancePolicy, build_maintenance_job
 from tests import processes
 
@@ -113,7 +113,7 @@ def many_fragments(folder: str) -> None:
     (fragment,) = (one.metadata for one in lance_core.write_dataset(ROWS, uri).get_fragments())
     lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Append([fragment] * 10_000), read_version=1)
     policy = LanceMaintenancePolicy(target_rows_per_fragment=100_000).to_core()
-    found = timed({"plan": lambda: survey(lance_core.dataset(uri), policy)}, rounds=5)
+    found = timed({"plan": lambda: survey_table(lance_core.dataset(uri), policy)}, rounds=5)
     show("plan of 10,000 fragments", *found["plan"], 1)
 
 

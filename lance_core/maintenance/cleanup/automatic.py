@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 PREFIX: Final = "lance.auto_cleanup."
 
 
-def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
+def run_auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
     """Clean up after a commit of this process, if the configuration asks for it."""
     auto_cleanup(Handle(store.root, storage_options=store.options, manifest=manifest))
 

@@ -47,10 +47,10 @@ def load_all(
         low += is_low
         if low == _LOW_LISTINGS or (newest in manifests and not is_low):
             return listed, manifests
-    raise restless(store)
+    raise make_restless_error(store)
 
 
-def restless(store: ObjectStore) -> RetryableConflictError:
+def make_restless_error(store: ObjectStore) -> RetryableConflictError:
     """The error of a dataset whose versions are replaced faster than they can be read."""
     return RetryableConflictError(
         f"{store.root}: versions are committed and cleaned up faster than they can be read; nothing was removed"

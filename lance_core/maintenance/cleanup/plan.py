@@ -33,7 +33,7 @@ from typing import Final
 from lance_core.commit import CLAIM_AGE, LOOK_AGAIN_AFTER, check_identity
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
-from lance_core.maintenance.cleanup.listed_versions import load_all, restless
+from lance_core.maintenance.cleanup.listed_versions import load_all, make_restless_error
 from lance_core.maintenance.cleanup.open_branches import BranchNeeds
 from lance_core.maintenance.cleanup.references import References
 from lance_core.maintenance.cleanup.referred import Referred
@@ -70,7 +70,7 @@ class Selectors:
 
     Attributes:
         before: Committed before this time.
-        replaced_before: Followed by a newer version before this time; see `replacement_times`.
+        replaced_before: Followed by a newer version before this time; see `list_replacement_times`.
         retain_versions: Not among this number of newest versions.
         versions: One of these version numbers.
         in_use: Versions to keep, by the name of their user.
@@ -215,7 +215,7 @@ def plan_cleanup(
     numbers = sorted(version for version in manifests if not is_detached(version))
     _check_same(store, current, listed, numbers)
     if numbers[-1] < oldest_latest:
-        raise restless(store)
+        raise make_restless_error(store)
     if manifests[numbers[-1]].fault:  # what it needs is unknown, and is what readers need next
         raise CorruptFileError(manifests[numbers[-1]].fault)
     latest, newest = current.version, numbers[-1]
@@ -227,15 +227,17 @@ def plan_cleanup(
         expected_transactions[latest] = transaction
     selected = _select_versions(manifests if removable else {}, numbers, latest, selectors)
     if referred.torn:
-        return _keeping_everything(current, referred, newest)
+        return _plan_to_keep_everything(current, referred, newest)
     tags = {name: ref for name, ref in referred.tags.items() if name not in selectors.ignored_tags}
     warnings = _keep_young(store, selected, manifests, listed, selectors) + _keep_restored(referred, selected)
     warnings += _keep_named(tags, current.branch, selected, selectors)
     if selectors.keep_for_change_readers:
         warnings += keep_for_change_readers(tags, current.branch, selected, manifests)
-    borrowed, branches = _branches(main, referred, current.branch, manifests, selected, keep_forks=selectors.keep_forks)
+    borrowed, branches = _find_branch_needs(
+        main, referred, current.branch, manifests, selected, keep_forks=selectors.keep_forks
+    )
     needs = BranchNeeds.of(store, current.branch, referred, manifests, selected, expected_transactions)
-    survey = _file_decisions(manifests, selected, [*borrowed, needs.files], selectors)
+    survey = _decide_about_files(manifests, selected, [*borrowed, needs.files], selectors)
     survey.removable.update([needs.stored])
     torn = [
         *survey.warnings(),
@@ -244,7 +246,7 @@ def plan_cleanup(
     files = [*survey.files(store), *survey.temporary(removable.values()), *survey.claims(store)]
     if current.branch is None and not store.put_is_a_request:  # object storage has no staging files
         files += survey.temporary(store.list_owned(REFS_PREFIX))
-    files += _manifest_files(removable.values(), selected, selectors)
+    files += _list_manifests_to_remove(removable.values(), selected, selectors)
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
@@ -258,7 +260,7 @@ def plan_cleanup(
     )
 
 
-def replacement_times(committed: Mapping[int, datetime]) -> dict[int, datetime]:
+def list_replacement_times(committed: Mapping[int, datetime]) -> dict[int, datetime]:
     """When each version but the newest stopped being the newest: at the commit of the next version that exists.
 
     If clocks of writers differ so that the next version seems older, the version's own time counts.
@@ -281,7 +283,9 @@ def _select_versions(
 ) -> set[int]:
     """The versions that the selectors take, before tags, users and branches keep some of them."""
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
-    replaced = replacement_times({number: manifests[number].timestamp for number in numbers if number in manifests})
+    replaced = list_replacement_times(
+        {number: manifests[number].timestamp for number in numbers if number in manifests}
+    )
     return {
         version
         for version, manifest in manifests.items()
@@ -290,7 +294,7 @@ def _select_versions(
     }
 
 
-def _file_decisions(
+def _decide_about_files(
     manifests: Mapping[int, FileReferences],
     selected: Container[int],
     borrowed: Sequence[References],
@@ -311,7 +315,9 @@ def _file_decisions(
     )
 
 
-def _manifest_files(listed: Iterable[ObjectMeta], selected: set[int], selectors: Selectors) -> Iterator[Candidate]:
+def _list_manifests_to_remove(
+    listed: Iterable[ObjectMeta], selected: set[int], selectors: Selectors
+) -> Iterator[Candidate]:
     """The manifests to remove, oldest first, so that an interrupted cleanup removes the oldest versions."""
     names = {name.version: meta for meta in listed if (name := parse_manifest_key(meta.key)) is not None}
     for version in sorted(selected & names.keys()):
@@ -320,7 +326,7 @@ def _manifest_files(listed: Iterable[ObjectMeta], selected: set[int], selectors:
         yield Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
 
 
-def _keeping_everything(current: Manifest, referred: Referred, newest: int) -> CleanupPlan:
+def _plan_to_keep_everything(current: Manifest, referred: Referred, newest: int) -> CleanupPlan:
     """The plan that removes nothing: a tag or branch file that cannot be read may need any version or file."""
     report_torn(referred.torn)
     warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in referred.torn)
@@ -364,7 +370,7 @@ class _FileDecisions:
         needed_until = max((manifest.timestamp.timestamp() for manifest in self.torn), default=0.0)
         for prefix, kind, pattern in _KINDS:
             for meta in store.list_owned(prefix):
-                owner = _owner(meta.key, pattern)
+                owner = _find_owner(meta.key, pattern)
                 if owner is None or self.kept_files.holds(owner) or meta.modified <= needed_until:
                     continue
                 verified = self.removable.holds(owner)
@@ -408,7 +414,7 @@ _TEMPORARY: Final = re.compile(r"^\.tmp|\.manifest[#-]|\.json#")
 _STAGING: Final = re.compile(r"(.*)#[0-9A-Za-z]+")
 
 
-def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
+def _find_owner(key: str, pattern: re.Pattern[str]) -> str | None:
     """The key that must be referred to for a file to be kept; None for a file of an unknown kind."""
     staged = _STAGING.fullmatch(key)
     if staged is not None:
@@ -488,7 +494,7 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, selected: set[in
     return warnings
 
 
-def _branches(
+def _find_branch_needs(
     main: ObjectStore,
     referred: Referred,
     branch: str | None,
@@ -506,7 +512,7 @@ def _branches(
     for name, ref in referred.branches.items():
         if name == branch:
             continue
-        needed = _borrowed_by(store_of_branch(main, name))
+        needed = _find_borrowed_files(store_of_branch(main, name))
         borrowed.append(needed)
         if ref.parent_branch != branch:
             continue
@@ -520,7 +526,7 @@ def _branches(
     return borrowed, forked
 
 
-def _borrowed_by(store: ObjectStore) -> References:
+def _find_borrowed_files(store: ObjectStore) -> References:
     """The files that all versions of a branch refer to by base paths."""
     result = References()
     _, manifests = load_all(store, lambda: {meta.key: meta for meta in store.list(VERSIONS_PREFIX)})

@@ -177,7 +177,7 @@ def cleanup_old_versions(
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be greater than 0, got {value}")
     store = dataset.source.store
-    plan, claim = _claimed_plan(store, dataset.source.manifest, selectors)
+    plan, claim = _plan_and_claim(store, dataset.source.manifest, selectors)
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
     remover = _Remover(
@@ -195,14 +195,14 @@ def cleanup_old_versions(
     return replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
 
 
-def _claimed_plan(
+def _plan_and_claim(
     store: ObjectStore, current: Manifest, selectors: Selectors
 ) -> tuple[CleanupPlan, VersionClaim | None]:
     """The plan of a cleanup, whose versions are claimed; no claim if it removes no version."""
     plan = plan_cleanup(store, current, selectors)
     if not plan.versions:
         return plan, None
-    claim = _written_claim(store, plan.versions)
+    claim = _write_claim(store, plan.versions)
     try:
         if not plan.referred.is_current(dataset_store(store, current.branch), store, plan.newest):
             plan = plan_cleanup(store, current, replace(selectors, versions=plan.versions))
@@ -213,7 +213,7 @@ def _claimed_plan(
     return plan, claim
 
 
-def _written_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim | None:
+def _write_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim | None:
     """The claim of a cleanup; None on a full disk, where cleanup is the remedy and others can write no references."""
     claim = VersionClaim(store=store, purpose="removal", versions=versions)
     try:
@@ -309,11 +309,11 @@ class _Remover:
         size = min(self.store.keys_per_delete, self.pace.per_second or self.store.keys_per_delete)
         groups = [files[first : first + size] for first in range(0, len(files), size)]
         if workers <= 1 or len(groups) <= 1:
-            return self._counted(groups, map(self._remove, groups))
+            return self._count_outcomes(groups, map(self._remove, groups))
         with ThreadPool(workers) as pool:
-            return self._counted(groups, pool.map(self._remove, groups))
+            return self._count_outcomes(groups, pool.map(self._remove, groups))
 
-    def _counted(
+    def _count_outcomes(
         self, groups: Sequence[Sequence[Candidate]], outcomes: Iterable[Mapping[str, StoreError]]
     ) -> list[Candidate]:
         removed = []

@@ -40,14 +40,14 @@ from lance_core.errors import (
 from lance_core.file.metadata import FileVersion
 from lance_core.maintenance.compaction.coverage import (
     extend_after_compaction,
-    groups_that_keep_coverage,
     keep_moves_deferred,
     needs_moves,
+    split_to_keep_coverage,
 )
-from lance_core.maintenance.compaction.late_deletions import commit_despite_deletions, late_deletions
-from lance_core.maintenance.compaction.misread_pages import misread_groups
+from lance_core.maintenance.compaction.late_deletions import commit_despite_deletions, find_late_deletions
+from lance_core.maintenance.compaction.misread_pages import group_misread_fragments
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.plan import bins, facts_of, within_limits
+from lance_core.maintenance.compaction.plan import collect_facts, group_fragments, limit_groups
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.compaction.worker import receive, send
@@ -215,7 +215,7 @@ class Compaction:
                 the reservation of ids; the other results can be committed without that one.
             IncompatibleConflictError: The table was dropped and made again since the plan.
         """
-        resolved = _resolved(options, dataset.source.manifest)
+        resolved = _resolve_options(options, dataset.source.manifest)
         if not rewrites:
             return CompactionMetrics()
         properties, before = transaction_properties or {}, dataset.source.manifest.indices
@@ -228,18 +228,18 @@ class Compaction:
 def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPlan:
     """Plan the compaction of a version; see `Compaction.plan`."""
     manifest = source.manifest
-    resolved = _resolved(options, manifest)
+    resolved = _resolve_options(options, manifest)
     if resolved.defer_index_remap and manifest.uses_stable_row_ids:
         raise UnsupportedError(
             "defer_index_remap is not supported in a dataset with stable row ids: its indices follow the rows anyway"
         )
-    facts = facts_of(source, resolved)
-    groups = bins(facts, resolved)
+    facts = collect_facts(source, resolved)
+    groups = group_fragments(facts, resolved)
     if resolved.repair_pages:
-        groups += misread_groups(source, facts, groups, resolved.excluded_fragment_ids)
-        groups = within_limits(sorted(groups, key=lambda group: group[0].position), resolved)
+        groups += group_misread_fragments(source, facts, groups, resolved.excluded_fragment_ids)
+        groups = limit_groups(sorted(groups, key=lambda group: group[0].position), resolved)
     if manifest.indices:
-        groups = groups_that_keep_coverage(source, groups)
+        groups = split_to_keep_coverage(source, groups)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(
@@ -256,7 +256,7 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
     return CompactionPlan(read_version=manifest.version, tasks=tuple(tasks), options=resolved)
 
 
-def _resolved(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
+def _resolve_options(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
     """The options for a version of a table: given options, then the table's configuration, then defaults."""
     chosen = CompactionOptions.of(options, manifest.config)
     version = FileVersion.for_dataset(chosen.data_storage_version, manifest.data_storage_version)
@@ -295,7 +295,7 @@ def commit_rewrites(
             new_files=new_files,
         )
         base = reserved.manifest
-        groups = numbered(groups, (base.max_fragment_id or 0) - needed + 1)
+        groups = number_new_fragments(groups, (base.max_fragment_id or 0) - needed + 1)
     moved = tuple(result.row_addrs for result in rewrites if result.row_addrs is not None)
     recorded = len(moved) == len(rewrites) and (deferred or needs_moves(base, rewrites))
     if recorded and not deferred:
@@ -310,7 +310,7 @@ def commit_rewrites(
         commit_despite_deletions(source, transaction, base)
 
 
-def numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
+def number_new_fragments(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
     """Give the new fragments ids from `first` on."""
     result = []
     for group in groups:
@@ -377,7 +377,7 @@ def _compact_once(
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
     results, errors = [], []
-    for task, outcome in _outcomes(dataset, plan):
+    for task, outcome in _run_tasks(dataset, plan):
         if isinstance(outcome, RewriteResult):
             results.append(outcome)
             for key in own_data_keys(data_files(outcome.new_records)):
@@ -401,7 +401,7 @@ def _compact_once(
     return metrics
 
 
-def _outcomes(dataset: Handle, plan: CompactionPlan) -> Iterator[tuple[CompactionTask, Outcome]]:
+def _run_tasks(dataset: Handle, plan: CompactionPlan) -> Iterator[tuple[CompactionTask, Outcome]]:
     """Run the tasks, and yield each with its result or its error as they finish."""
     workers = worker_count([task.num_bytes for task in plan.tasks], plan.options.num_threads)
     if workers > 1:
@@ -451,7 +451,7 @@ def commit_what_fits(
             commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
         except RetryableConflictError:
             _follow(dataset)
-            fitting = [result for result in left if _fits(dataset.source, result, keep_up=keep_up)]
+            fitting = [result for result in left if _can_still_replace(dataset.source, result, keep_up=keep_up)]
             lost = [result for result in left if result not in fitting]
             for result in lost or left:
                 discard(dataset.source.store, result.new_records)
@@ -526,8 +526,8 @@ def _refresh(
     return extend_after_compaction(dataset, [result.group for result in results], before, properties)
 
 
-def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
+def _can_still_replace(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
     """Whether a result can still replace its old fragments: they are unchanged, or have only lost rows."""
     if keep_up:
-        return late_deletions(source, result.original_records, result.new_records) is not None
+        return find_late_deletions(source, result.original_records, result.new_records) is not None
     return _are_unchanged(source.manifest, result)

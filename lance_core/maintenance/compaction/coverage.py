@@ -55,20 +55,20 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
     Returns:
         The version with that configuration: a new one, or `base` if nothing has to be changed.
     """
-    operation = deferring_moves(base)
+    operation = plan_deferred_moves(base)
     if operation is None:
         return base
     return commit(store, Transaction(read_version=base.version, operation=operation), base=base).manifest
 
 
-def deferring_moves(base: Manifest) -> UpdateConfig | None:
+def plan_deferred_moves(base: Manifest) -> UpdateConfig | None:
     """The change of the configuration that `keep_moves_deferred` commits; None if no change is needed."""
     if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
         return None
     return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 
 
-def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
+def split_to_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
     """The groups of fragments that can be rewritten without an index losing coverage.
 
     If groups are left out, a warning names the indices that would lose coverage.
@@ -114,7 +114,7 @@ def extend_after_compaction(
     Returns:
         The names of the indices.
     """
-    names = indices_to_extend(dataset.source.manifest, replaced, before)
+    names = find_indices_to_extend(dataset.source.manifest, replaced, before)
     if not names:
         return []
     try:
@@ -126,7 +126,7 @@ def extend_after_compaction(
     return sorted(names)
 
 
-def indices_to_extend(
+def find_indices_to_extend(
     manifest: Manifest, replaced: Sequence[RewriteGroup], before: Sequence[IndexMetadata]
 ) -> set[str]:
     """The names of the indices that `extend_after_compaction` extends.
@@ -143,17 +143,19 @@ def indices_to_extend(
         # The commit itself has extended indices to the new fragments of groups that they covered as a whole.
         had = {index.name for index in before if (index.covered_fragments() or BitMap()) & replaced_ids}
         names |= had & {
-            index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)
+            index.name
+            for index in built
+            if _find_new_fragments(manifest, replaced) - _find_covered_fragments(built, index.name)
         }
     return names
 
 
-def _covered(indices: Iterable[IndexMetadata], name: str) -> BitMap:
+def _find_covered_fragments(indices: Iterable[IndexMetadata], name: str) -> BitMap:
     """The fragments that the segments of an index cover."""
     return BitMap().union(*(index.covered_fragments() or BitMap() for index in indices if index.name == name))
 
 
-def _new_fragments(manifest: Manifest, replaced: Sequence[RewriteGroup]) -> BitMap:
+def _find_new_fragments(manifest: Manifest, replaced: Sequence[RewriteGroup]) -> BitMap:
     """The fragments of a compaction, as the commit has numbered them."""
     paths = {file.path for group in replaced for fragment in group.new_fragments for file in fragment.files}
     return BitMap(

@@ -15,7 +15,7 @@ from lance_core.encoding.concatenate import dictionaries_of, without_unused
 from lance_core.schema import Field, Schema
 
 
-def dictionary_columns(schema: Schema) -> list[str]:
+def find_dictionary_columns(schema: Schema) -> list[str]:
     """The top-level columns that are dictionaries, or contain one."""
     return [field.name for field in schema.fields if _has_dictionary(field)]
 
@@ -34,16 +34,16 @@ def has_unused_values(batches: Iterable[pa.RecordBatch]) -> bool:
                 stored.append(array.dictionary)
                 used.append(array.dictionary.take(pc.unique(array.indices.drop_null())))
     return any(
-        not pc.all(pc.is_in(_distinct(stored), value_set=_distinct(used)), min_count=0).as_py()
+        not pc.all(pc.is_in(_collect_distinct(stored), value_set=_collect_distinct(used)), min_count=0).as_py()
         for stored, used in values_by_path.values()
     )
 
 
-def _distinct(parts: list[pa.Array]) -> pa.Array:
+def _collect_distinct(parts: list[pa.Array]) -> pa.Array:
     return pc.unique(pa.chunked_array(parts).drop_null())
 
 
-def without_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+def drop_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose dictionaries hold the values of its rows alone."""
     columns = [without_unused(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -69,7 +69,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
     with staged(source) as files:
         groups = []
         for group in operation.groups:
-            late = late_deletions(source, group.old_fragments, group.new_fragments)
+            late = find_late_deletions(source, group.old_fragments, group.new_fragments)
             if late is None:
                 ids = [fragment.id for fragment in group.old_fragments]
                 raise RetryableConflictError(f"{source.store.root}: concurrent commits changed the fragments {ids}")
@@ -89,7 +89,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
         return files.commit(rewrite, properties=planned.properties)
 
 
-def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
+def find_late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
     """The rows of new fragments that a version has deleted since the old ones were planned.
 
     Args:

@@ -27,7 +27,7 @@ _HIDDEN_NULLS = (
 _DRAFT = "is stored in the draft of format 2.2 that pylance 0.35 to 1.0 wrote, which later releases reject"
 
 
-def misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[tuple[str, str]]:
+def find_misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[tuple[str, str]]:
     """The columns of a file that other readers misread or reject, as paths with dots, and what is wrong with each.
 
     Raises:
@@ -48,16 +48,16 @@ def misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> I
             yield _name(path), _DRAFT
 
 
-def misread_problems(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[str]:
+def find_misread_problems(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[str]:
     """A message for each column of a file that other readers misread or reject."""
-    for name, problem in misread_columns(file, reader, schema):
+    for name, problem in find_misread_columns(file, reader, schema):
         yield (
             f"column {name!r} {problem}. Compaction with repair_pages=True (`lance compact --repair-pages`) writes the "
             "fragment again"
         )
 
 
-def misread_groups(
+def group_misread_fragments(
     source: Snapshot, facts: Sequence[FragmentFacts], groups: Sequence[Sequence[FragmentFacts]], excluded: Sequence[int]
 ) -> list[list[FragmentFacts]]:
     """Groups of one fragment each, for the fragments with misread columns that no other group rewrites.
@@ -84,7 +84,7 @@ def misread_groups(
 def _is_misread(source: Snapshot, file: DataFile) -> bool:
     store, key = source.data_file(file)
     reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-    return next(misread_columns(file, reader, source.manifest.schema), None) is not None
+    return next(find_misread_columns(file, reader, source.manifest.schema), None) is not None
 
 
 def _may_have_drafts(source: Snapshot) -> bool:

@@ -98,27 +98,27 @@ class FragmentFacts:
         return self.num_bytes * self.live_rows // max(1, self.physical_rows)
 
 
-def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def group_fragments(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """Group the fragments to rewrite, one group per task, in order of the first fragment of each group."""
     partitions: dict[Hashable, list[FragmentFacts]] = {}
     for fact in facts:
         partitions.setdefault(fact.partition, []).append(fact)
-    groups = [group for members in partitions.values() for group in _bins(members, options)]
+    groups = [group for members in partitions.values() for group in _group_partition(members, options)]
     groups.sort(key=lambda group: group[0].position)
-    return within_limits(groups, options)
+    return limit_groups(groups, options)
 
 
-def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def _group_partition(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """The groups of one partition; their results are planned again until nothing is left to merge."""
     if options.deletions_only:
         return [[fact] for fact in facts if _has_many_deletions(fact, options)]
     members: dict[int, list[FragmentFacts]] = {}
     current = list(facts)
-    while groups := list(_candidates(current, options)):
+    while groups := list(_find_candidates(current, options)):
         left = {fact.position: fact for fact in current}
         for group in groups:
             old = [source for fact in group for source in members.pop(left.pop(fact.position).position, [fact])]
-            merged = _merged(group)
+            merged = _merge_facts(group)
             left[merged.position] = merged
             members[merged.position] = sorted(old, key=lambda fact: fact.position)
         # The commit puts new fragments after those that stay, in the order of the tasks.
@@ -127,7 +127,7 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
     return list(members.values())
 
 
-def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
+def _merge_facts(group: Sequence[FragmentFacts]) -> FragmentFacts:
     """The facts of the fragment that replaces a group; their sum if several fragments replace it."""
     rows, first = sum(fact.live_rows for fact in group), group[0]
     by_bytes = all(fact.num_bytes for fact in group)
@@ -139,11 +139,11 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
         num_bytes=sum(fact.live_bytes for fact in group) if by_bytes else 0,
         indices=first.indices,
         partition=first.partition,
-        values=_all_values(group) or {},
+        values=_unite_values(group) or {},
     )
 
 
-def _all_values(facts: Sequence[FragmentFacts]) -> Mapping[str, tuple[int, frozenset[Any]]] | None:
+def _unite_values(facts: Sequence[FragmentFacts]) -> Mapping[str, tuple[int, frozenset[Any]]] | None:
     """The values that some fragments use together; None if a dictionary has no room for them."""
     values = {
         path: (most, frozenset().union(*(fact.values[path][1] for fact in facts if path in fact.values)))
@@ -153,17 +153,17 @@ def _all_values(facts: Sequence[FragmentFacts]) -> Mapping[str, tuple[int, froze
     return None if any(len(used) > most for most, used in values.values()) else values
 
 
-def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+def _find_candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """The groups for a list of fragments; the results of the groups are not planned again."""
     run: list[FragmentFacts] = []
     for fact in facts:
         candidate = is_candidate(fact, options)
         if run and not (candidate and fact.indices == run[0].indices):
-            yield from _tiers(run, options)
+            yield from _divide_run(run, options)
             run = []
         if candidate:
             run.append(fact)
-    yield from _tiers(run, options)
+    yield from _divide_run(run, options)
 
 
 def is_candidate(fact: FragmentFacts, options: CompactionOptions) -> bool:
@@ -181,26 +181,26 @@ def _reaches_byte_limit(num_bytes: int, options: CompactionOptions) -> bool:
     return bool(limits) and num_bytes >= min(limits)
 
 
-def _tiers(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+def _divide_run(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """The tasks of a run of candidates."""
     if not run:
         return
-    largest = _too_large(run)
+    largest = _find_too_large(run)
     if largest is None:
         groups = list(_split(run, options))
         if len(groups) == 1:
-            yield from _worthwhile(groups[0], options)
+            yield from _split_if_worthwhile(groups[0], options)
         else:
             for group in groups:
-                yield from _tiers(group, options)
+                yield from _divide_run(group, options)
         return
-    yield from _tiers(run[:largest], options)
+    yield from _divide_run(run[:largest], options)
     if _has_many_deletions(run[largest], options):
         yield [run[largest]]
-    yield from _tiers(run[largest + 1 :], options)
+    yield from _divide_run(run[largest + 1 :], options)
 
 
-def _too_large(run: Sequence[FragmentFacts]) -> int | None:
+def _find_too_large(run: Sequence[FragmentFacts]) -> int | None:
     """The place of the largest fragment, if it is too large to be rewritten with the others."""
     by_bytes = all(fact.num_bytes for fact in run)
     sizes = [fact.live_bytes + FIXED_BYTES if by_bytes else fact.live_rows for fact in run]
@@ -208,7 +208,7 @@ def _too_large(run: Sequence[FragmentFacts]) -> int | None:
     return place if sizes[place] > LARGEST * (sum(sizes) - sizes[place]) else None
 
 
-def _worthwhile(group: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+def _split_if_worthwhile(group: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """The group as one task if that makes fewer fragments; else one task for each fragment with many deletions."""
     num_files = 1
     if options.max_bytes_per_file is not None:
@@ -236,7 +236,7 @@ def _split(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterat
     rows = size = 0
     for fact in facts:
         is_full = _is_full(rows, size, options) and _is_full(left_rows, left_bytes, options)
-        if group and (is_full or _all_values([*group, fact]) is None):
+        if group and (is_full or _unite_values([*group, fact]) is None):
             yield group
             group, rows, size = [], 0, 0
         group.append(fact)
@@ -251,7 +251,7 @@ def _is_full(rows: int, num_bytes: int, options: CompactionOptions) -> bool:
     return rows >= options.target_rows_per_fragment or (target_bytes is not None and num_bytes >= target_bytes)
 
 
-def within_limits(groups: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def limit_groups(groups: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """The first groups that together stay within the `max_source_` limits."""
     fragments = rows = size = 0
     for index, group in enumerate(groups):
@@ -272,17 +272,17 @@ READ_AHEAD: Final = 8
 """Fragments that are read in parallel."""
 
 
-def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
+def collect_facts(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
     """The facts of all fragments, in order.
 
     Raises:
         SchemaError: A partition column does not exist.
     """
     manifest = source.manifest
-    covered = _dividing(manifest, options)
+    covered = _find_dividing_segments(manifest, options)
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
-        rows, deleted = _counts(source, position, message)
+        rows, deleted = _count_rows(source, position, message)
         facts.append(
             FragmentFacts(
                 position=position,
@@ -293,11 +293,11 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
                 indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
             )
         )
-    facts = _with_values(source, facts, options)
-    return _with_partitions(source, facts, options) if options.partition_by else facts
+    facts = _add_values(source, facts, options)
+    return _add_partitions(source, facts, options) if options.partition_by else facts
 
 
-def _dividing(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
+def _find_dividing_segments(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
     """The fragments of each index segment that must not be merged with fragments outside of that segment.
 
     The commit extends an index of a supported kind to all fragments. Where it records moves of rows for indices of
@@ -315,7 +315,7 @@ def _dividing(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
     ]
 
 
-def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
+def _count_rows(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
     """Physical and deleted rows of a fragment."""
     rows = message.physical_rows
     deleted = message.deletion_file.num_deleted_rows if message.HasField("deletion_file") else 0
@@ -326,7 +326,7 @@ def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) ->
     return physical_rows(source, fragment), 0 if deletions is None else len(deletions)
 
 
-def _with_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
+def _add_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
     """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
     columns = [field for field in typed_schema(source.manifest.schema) if has_narrow_dictionary(field.type)]
     candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
@@ -337,7 +337,7 @@ def _with_values(source: Snapshot, facts: list[FragmentFacts], options: Compacti
 
     def with_values(fact: FragmentFacts) -> FragmentFacts:
         values: dict[str, tuple[int, frozenset[Any]]] = {}
-        for rows in _live_rows(source, fact, schema):
+        for rows in _read_live_rows(source, fact, schema):
             for name, column in zip(rows.schema.names, rows.columns, strict=True):
                 for path, array in dictionaries_of(column, (name,)):
                     most, earlier = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
@@ -349,7 +349,7 @@ def _with_values(source: Snapshot, facts: list[FragmentFacts], options: Compacti
     return [by_position.get(fact.position, fact) for fact in facts]
 
 
-def _live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
+def _read_live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
     """The live rows of a fragment."""
     fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
     deletions = source.deletions(fragment) if fact.deleted_rows else None
@@ -360,7 +360,7 @@ def _live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterato
         position += batch.num_rows
 
 
-def _with_partitions(
+def _add_partitions(
     source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
 ) -> list[FragmentFacts]:
     """Add the values of the partition columns, from the first fragment that may be rewritten to the last one.
@@ -374,7 +374,7 @@ def _with_partitions(
         raise SchemaError(f"partition_by: no column {missing[0]!r}; the columns are {list(names)}")
 
     def with_partition(fact: FragmentFacts) -> FragmentFacts:
-        return replace(fact, partition=_partition_of(source, fact, options))
+        return replace(fact, partition=_read_partition(source, fact, options))
 
     candidates = [place for place, fact in enumerate(facts) if is_candidate(fact, options)]
     first, end = (candidates[0], candidates[-1] + 1) if candidates else (0, 0)
@@ -382,11 +382,11 @@ def _with_partitions(
         return [*facts[:first], *pool.map(with_partition, facts[first:end]), *facts[end:]]
 
 
-def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
+def _read_partition(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The value that the partition columns have in all live rows; a unique value if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
     partitions: set[tuple[Any, ...]] = set()
-    for rows in _live_rows(source, fact, schema):
+    for rows in _read_live_rows(source, fact, schema):
         distinct = pa.Table.from_batches([rows]).group_by(list(options.partition_by)).aggregate([])
         partitions.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
         if len(partitions) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.plan import facts_of
+from lance_core.maintenance.compaction.plan import collect_facts
 from lance_core.maintenance.compaction.rewrite import RewriteResult, discard
 from lance_core.verbs.context.handle import Handle
 
@@ -35,7 +35,7 @@ def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[Re
     """
     source = dataset.source
     options = replace(CompactionOptions.of(None, source.manifest.config), partition_by=())
-    indices = {fact.fragment_id: fact.indices for fact in facts_of(source, options)}
+    indices = {fact.fragment_id: fact.indices for fact in collect_facts(source, options)}
     unchanged = []
     for result in results:
         old = result.original_records

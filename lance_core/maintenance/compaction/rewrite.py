@@ -27,7 +27,7 @@ from lance_core.file.copy import CopySource, copy_pages
 from lance_core.file.metadata import FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.file.writer import DataFileWriter
-from lance_core.maintenance.compaction.dictionary_values import without_unused_values
+from lance_core.maintenance.compaction.dictionary_values import drop_unused_values
 from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, CompactionOptions
 from lance_core.row_addresses import row_address
 from lance_core.schema import schema_to_arrow
@@ -184,8 +184,12 @@ def rewrite(
     records = fragments_of(raw)
     fragments = [_open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version, file_prefix).run()
-    new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
-    addresses = _addresses(fragments) if source.manifest.indices and not source.manifest.uses_stable_row_ids else None
+    new = tuple(_add_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
+    addresses = (
+        _serialize_live_addresses(fragments)
+        if source.manifest.indices and not source.manifest.uses_stable_row_ids
+        else None
+    )
     metrics = CompactionMetrics(
         fragments_removed=len(records),
         fragments_added=len(new),
@@ -246,8 +250,8 @@ class _Rewriter:
         """Write the new fragments, in order; remove them again if that fails."""
         done: list[Fragment] = []
         try:
-            if not self._copied(done):
-                done.extend(self._by_decoding())
+            if not self._try_to_copy(done):
+                done.extend(self._write_by_decoding())
             if self.version is FileVersion.V0_1:
                 check_dictionaries(self.source.manifest.schema, done, self.source.store)
         except BaseException:
@@ -255,7 +259,7 @@ class _Rewriter:
             raise
         return done
 
-    def _copied(self, done: list[Fragment]) -> bool:
+    def _try_to_copy(self, done: list[Fragment]) -> bool:
         """Write the new fragments by copying pages, and return whether that was possible.
 
         Raises:
@@ -265,7 +269,7 @@ class _Rewriter:
             return False
         forced = self.options.compaction_mode == FORCE_COPY
         try:
-            for fragment in self._by_copying(merge_small=not forced):
+            for fragment in self._write_by_copying(merge_small=not forced):
                 done.append(fragment)  # noqa: PERF402 - finished fragments must be known if the next one fails
         except UnsupportedError as error:
             if forced:
@@ -276,7 +280,7 @@ class _Rewriter:
             return False
         return True
 
-    def _by_copying(self, *, merge_small: bool) -> Iterator[Fragment]:
+    def _write_by_copying(self, *, merge_small: bool) -> Iterator[Fragment]:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
             raise UnsupportedError("pages cannot be copied with max_bytes_per_file: leave it out, or use reencode")
@@ -284,7 +288,7 @@ class _Rewriter:
         if merge_small and len(self.fragments) > 1 and any(map(has_narrow_dictionary, kinds)):
             raise UnsupportedError("the dictionaries of the pages may have too many values together")
         sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
-        for parts in _files(sources, self.rows_per_file):
+        for parts in _divide_into_files(sources, self.rows_per_file):
             written = copy_pages(
                 self.source.store,
                 data_key(self.prefix + new_data_file_name()),
@@ -301,7 +305,7 @@ class _Rewriter:
         """Rows of each new file."""
         return rows_per_file(sum(fragment.num_live for fragment in self.fragments), self.options)
 
-    def _by_decoding(self) -> Iterator[Fragment]:
+    def _write_by_decoding(self) -> Iterator[Fragment]:
         """Decode all rows and encode them again.
 
         With `compaction_mode="reencode"`, or if a dictionary counts few values, dictionaries lose the values that no
@@ -312,8 +316,8 @@ class _Rewriter:
         is_narrow = any(map(has_narrow_dictionary, schema_to_arrow(self.source.manifest.schema).types))
         is_pruned = self.version is not FileVersion.V0_1 and (is_narrow or self.options.compaction_mode == REENCODE)
         try:
-            for rows in self._live_batches():
-                left = without_unused_values(rows) if is_pruned else rows
+            for rows in self._read_live_batches():
+                left = drop_unused_values(rows) if is_pruned else rows
                 while left.num_rows:
                     writer = writer or self._new_writer()
                     part = left.slice(0, limit - writer.num_rows)
@@ -333,7 +337,7 @@ class _Rewriter:
             if writer is not None:
                 writer.abort()
 
-    def _live_batches(self) -> Iterator[pa.RecordBatch]:
+    def _read_live_batches(self) -> Iterator[pa.RecordBatch]:
         for fragment in self.fragments:
             position = 0
             for batch in self._batches(fragment):
@@ -394,7 +398,7 @@ def _open_pages(source: Snapshot, fragment: _SourceFragment) -> CopySource:
     return CopySource(num_rows=fragment.num_rows, keep=fragment.live, columns=columns)
 
 
-def _files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[CopySource]]:
+def _divide_into_files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[CopySource]]:
     """The pages of each new file, with `rows_per_file` rows to keep, or fewer in the last file."""
     current: list[CopySource] = []
     room = rows_per_file
@@ -402,7 +406,7 @@ def _files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[C
         start, left = 0, source.num_kept
         while left:
             count = min(room, left)
-            current.append(_part(source, start, start + count))
+            current.append(_cut_source(source, start, start + count))
             start, left, room = start + count, left - count, room - count
             if not room:
                 yield current
@@ -411,7 +415,7 @@ def _files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[C
         yield current
 
 
-def _part(source: CopySource, start: int, end: int) -> CopySource:
+def _cut_source(source: CopySource, start: int, end: int) -> CopySource:
     """The rows from `start` to `end`, counted among those that are kept."""
     if start == 0 and end == source.num_kept:
         return source
@@ -430,11 +434,11 @@ def _fragment(written: WrittenFile) -> Fragment:
     return Fragment(files=(data_file_record(written),), physical_rows=written.num_rows)
 
 
-def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:
+def _add_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:
     """The new fragments with the row ids and row versions of the live rows."""
-    ids = np.concatenate([f.select_live(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
-    created = np.concatenate([f.select_live(_versions(f, f.record.created_at_versions)) for f in fragments])
-    updated = np.concatenate([f.select_live(_versions(f, f.record.last_updated_at_versions)) for f in fragments])
+    ids = np.concatenate([f.select_live(_read_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
+    created = np.concatenate([f.select_live(_read_versions(f, f.record.created_at_versions)) for f in fragments])
+    updated = np.concatenate([f.select_live(_read_versions(f, f.record.last_updated_at_versions)) for f in fragments])
     start = 0
     for fragment in written:
         rows = slice(start, start + fragment.physical_rows)
@@ -447,26 +451,26 @@ def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragme
         )
 
 
-def _row_ids(fragment: _SourceFragment) -> U64Array:
+def _read_row_ids(fragment: _SourceFragment) -> U64Array:
     if fragment.record.row_ids is None:
         raise InvalidInputError(f"fragment {fragment.record.id} has no row ids in a dataset with stable row ids")
-    return _checked(fragment, decode_row_ids(fragment.record.row_ids, fragment.num_rows), "row ids")
+    return _check_count(fragment, decode_row_ids(fragment.record.row_ids, fragment.num_rows), "row ids")
 
 
-def _versions(fragment: _SourceFragment, data: bytes | None) -> U64Array:
+def _read_versions(fragment: _SourceFragment, data: bytes | None) -> U64Array:
     """The version of each row; 1 if the fragment records none."""
     if data is None:
         return np.ones(fragment.num_rows, np.uint64)
-    return _checked(fragment, decode_versions(data, fragment.num_rows), "row versions")
+    return _check_count(fragment, decode_versions(data, fragment.num_rows), "row versions")
 
 
-def _checked(fragment: _SourceFragment, numbers: U64Array, what: str) -> U64Array:
+def _check_count(fragment: _SourceFragment, numbers: U64Array, what: str) -> U64Array:
     if len(numbers) != fragment.num_rows:
         raise InvalidInputError(f"fragment {fragment.record.id} has {len(numbers)} {what} for {fragment.num_rows} rows")
     return numbers
 
 
-def _addresses(fragments: Sequence[_SourceFragment]) -> bytes:
+def _serialize_live_addresses(fragments: Sequence[_SourceFragment]) -> bytes:
     """The addresses of the live rows, as a treemap, for the fragment reuse index."""
     result = BitMap64()
     for fragment in fragments:

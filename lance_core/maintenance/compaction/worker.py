@@ -59,11 +59,11 @@ def main() -> None:
         try:
             result = task.execute(dataset)
         except Exception as error:  # noqa: BLE001 - the parent raises it, and the process can run other tasks
-            result = _portable(error)
+            result = _make_portable(error)
         send(sink, result)
 
 
-def _portable(error: Exception) -> Exception:
+def _make_portable(error: Exception) -> Exception:
     """An error that the parent can read: the same one, or its type and message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own error

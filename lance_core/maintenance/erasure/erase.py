@@ -27,7 +27,7 @@ from lance_core.maintenance.cleanup.run import cleanup_old_versions
 from lance_core.maintenance.compaction.compaction import commit_what_fits
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.tasks import CompactionTask
-from lance_core.maintenance.erasure.obstacles import find_obstacles, forked_from
+from lance_core.maintenance.erasure.obstacles import find_forks, find_obstacles
 from lance_core.maintenance.erasure.proof import divide_uploads, prove
 from lance_core.maintenance.erasure.report import ErasureOptions, ErasureReport, HoldingVersion
 from lance_core.maintenance.erasure.survey import (
@@ -36,7 +36,7 @@ from lance_core.maintenance.erasure.survey import (
     MatchCounts,
     Node,
     SurveyedVersion,
-    survey,
+    survey_all_versions,
 )
 from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
@@ -72,7 +72,7 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
         CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
     """
     condition = ErasureCondition(where)
-    condition.over(scanned_columns(dataset.checkout_version(("main", None)).source.manifest))
+    condition.build_over(scanned_columns(dataset.checkout_version(("main", None)).source.manifest))
     report = _Erasure(dataset=dataset, condition=condition, options=options).run()
     if not options.dry_run:
         dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
@@ -97,7 +97,7 @@ class _Erasure:
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
         root = self.table.root
-        facts = survey(root, self.condition, self.counts)
+        facts = survey_all_versions(root, self.condition, self.counts)
         uploads, left = divide_uploads(root, of_any_age=self.options.delete_unverified)
         planned = replace(
             self._plan(facts), uploads_aborted=tuple(upload.key for upload in uploads), remaining=tuple(left)
@@ -111,10 +111,10 @@ class _Erasure:
             planned,
             rows_deleted=dict(self.rows_deleted),
             fragments_rewritten=self.fragments_rewritten,
-            versions_removed=_by_name(removed),
+            versions_removed=_name_branches(removed),
             tags_moved=self.tags_moved,
             readers_released=tuple(sorted(self.readers_released)),
-            branches_released=tuple(forked_from(facts.refs, removed)),
+            branches_released=tuple(find_forks(facts.refs, removed)),
             files_removed=self.files_removed,
             bytes_removed=self.bytes_removed,
         )
@@ -129,12 +129,12 @@ class _Erasure:
         """Report the obstacles, and what the erasure would do."""
         root, latest, removed = self.table.root.root, facts.latest(), facts.removed(drops=self.options.drop_indices)
         bases = {base.path for version in facts.versions.values() for base in version.manifest.base_paths}
-        rows = {version.line: self.condition.count_live(version.source) for version in latest}
+        rows = {version.branch_label: self.condition.count_live(version.source) for version in latest}
         built, unbuilt = set[str](), set[str]()
         for version in latest:
             for index in version.suspect:
                 names = built if is_supported(index, version.manifest.schema) else unbuilt
-                names.add(f"{version.line}:{index.name}")
+                names.add(f"{version.branch_label}:{index.name}")
         readers = {
             ref.metadata[READER_KEY]
             for name, ref in facts.tags.items()
@@ -150,9 +150,9 @@ class _Erasure:
             fragments_rewritten=sum(len(facts.held_fragments(version)) for version in latest),
             indices_rebuilt=tuple(sorted(built)),
             indices_dropped=tuple(sorted(unbuilt)) if self.options.drop_indices else (),
-            versions_removed=_by_name(removed),
+            versions_removed=_name_branches(removed),
             readers_released=tuple(sorted(readers)),
-            branches_released=tuple(forked_from(facts.refs, removed)),
+            branches_released=tuple(find_forks(facts.refs, removed)),
             clones=tuple(sorted({clone["uri"] for clone in Clones(self.table).list().values()})),
             bases=tuple(sorted(path for path in bases if not f"{path}/".startswith(f"{root}/"))),
         )
@@ -170,11 +170,11 @@ class _Erasure:
                     self._erase_on(version, facts)
                 except RetryableConflictError as error:
                     # The rest is done in the next round, or reported at the end.
-                    _logger.warning("%s: others changed the same rows: %s", version.line, error)
-            facts = survey(root, self.condition, self.counts)
+                    _logger.warning("%s: others changed the same rows: %s", version.branch_label, error)
+            facts = survey_all_versions(root, self.condition, self.counts)
             seen.update((branch, old) for branch, numbers in facts.removed().items() for old in numbers)
             self._clean_up(facts)
-            facts = survey(root, self.condition, self.counts)
+            facts = survey_all_versions(root, self.condition, self.counts)
         removed: dict[str | None, list[int]] = {}
         for branch, old in sorted(seen - facts.versions.keys(), key=lambda node: node[1]):
             removed.setdefault(branch, []).append(old)
@@ -184,12 +184,12 @@ class _Erasure:
         """Erase the rows from the latest version of a branch: delete them, rewrite fragments, rebuild indices."""
         if not version.reasons:
             return
-        handle = self.dataset.checkout_version((version.line, None))
+        handle = self.dataset.checkout_version((version.branch_label, None))
         properties = self.options.transaction_properties
         if self.condition.columns(handle.source.manifest) is not None:
             manifest, rows = delete_rows(handle.source, self.condition.where, properties=properties, is_recorded=False)
             handle.move_to(manifest)
-            self.rows_deleted += Counter({version.line: rows})
+            self.rows_deleted += Counter({version.branch_label: rows})
         self._rewrite(handle, facts)
         names, manifest = {index.name for index in version.suspect}, handle.source.manifest
         indices = [index for index in manifest.indices if index.name in names]
@@ -261,11 +261,11 @@ class _Erasure:
             if self.options.release_branches or is_released:
                 delete_durably(self.table.root, tag_ref_key(name))
         elif self.options.retag and not is_clone_tag(name, ref) and not latest.reasons:
-            Tags(self.table).update(name, (latest.line, latest.number))
+            Tags(self.table).update(name, (latest.branch_label, latest.number))
             self.tags_moved[name] = latest.number
 
 
-def _by_name(versions: Mapping[str | None, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+def _name_branches(versions: Mapping[str | None, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """Versions by the name of their branch, without branches that have none."""
     return {branch or "main": tuple(numbers) for branch, numbers in versions.items() if numbers}
 
@@ -275,7 +275,7 @@ def _describe_holding(facts: ErasureSurvey) -> Iterator[HoldingVersion]:
     for node, version in facts.versions.items():
         if version.reasons:
             yield HoldingVersion(
-                branch=version.line,
+                branch=version.branch_label,
                 version=version.number,
                 is_latest=version.is_latest,
                 fragments=len(facts.held_fragments(version)),

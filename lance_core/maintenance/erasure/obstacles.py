@@ -1,4 +1,8 @@
-"""Finds the obstacles to an erasure: tags, branches, clones and users that need a version which holds the rows."""
+"""Finds the obstacles to an erasure, which `erase` reports before it removes anything.
+
+Tags, branches and clones that keep a version with the rows, runs that still read one (`ErasureOptions.in_use`),
+orphaned branches, columns that were renamed, and blobs outside of the table.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pyarrow.compute as pc
 from lance_core.encoding.structural.blob import BlobKind
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureOptions
 from lance_core.maintenance.erasure.survey import ErasureSurvey, SurveyedVersion
-from lance_core.maintenance.verify.index_values import stored_rows
+from lance_core.maintenance.verify.index_values import open_stored_rows
 from lance_core.schema.field import is_blob_v2
 from lance_core.table.refs import BranchRef
 from lance_core.verbs.context.references import TableRefs
@@ -36,7 +40,7 @@ def find_obstacles(table: TableRefs, facts: ErasureSurvey, options: ErasureOptio
         if number in removed[None]:
             message = f"version main:{number}, which holds the rows, is in use by {name}: let it finish, then erase"
             yield ErasureFinding(kind="in use", path=name, message=message)
-    for name in () if options.release_branches else forked_from(facts.refs, removed):
+    for name in () if options.release_branches else find_forks(facts.refs, removed):
         message = (
             f"it was forked from {facts.refs[name].parent_branch or 'main'}:{facts.refs[name].parent_version}, which "
             "holds the rows: promote or discard the branch, or set release_branches, which removes that version; the "
@@ -53,15 +57,15 @@ def find_obstacles(table: TableRefs, facts: ErasureSurvey, options: ErasureOptio
                 "rows refer to blobs by URI, and an erasure does not remove such objects: remove the objects, delete "
                 "the rows and compact (materialize_deletions_threshold=0), then erase"
             )
-            yield ErasureFinding(kind="blobs", path=version.line, message=message)
+            yield ErasureFinding(kind="blobs", path=version.branch_label, message=message)
 
 
-def forked_from(refs: Mapping[str, BranchRef], versions: Mapping[str | None, Collection[int]]) -> list[str]:
-    """The branches that were forked from one of some versions.
+def find_forks(refs: Mapping[str, BranchRef], versions: Mapping[str | None, Collection[int]]) -> list[str]:
+    """Find the branches that were forked from one of some versions.
 
     Args:
         refs: All branches.
-        versions: Numbers of versions, by branch.
+        versions: Numbers of versions, by branch; None is main.
     """
     return sorted(name for name, ref in refs.items() if ref.parent_version in versions.get(ref.parent_branch, ()))
 
@@ -85,7 +89,7 @@ def _find_tags(
 
 
 def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[ErasureFinding]:
-    """The columns by which live rows match, and that have another name in the latest version."""
+    """Yield a finding for each set of columns of a version by which live rows match, if one was renamed since."""
     fields = version.manifest.schema.by_id()
     for names, columns in version.columns.items():
         renamed = [f"{name!r} (now {fields[key].name!r})" for key, name in sorted(names) if fields[key].name != name]
@@ -96,7 +100,7 @@ def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[Er
                 f"live rows match by columns that have another name in an older version, {', '.join(renamed)}: erase "
                 "by the present names first, or remove that version if these rows are to stay"
             )
-            yield ErasureFinding(kind="renamed", path=f"{version.line}:{version.number}", message=message)
+            yield ErasureFinding(kind="renamed", path=f"{version.branch_label}:{version.number}", message=message)
 
 
 def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
@@ -109,7 +113,7 @@ def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
     held = facts.held_fragments(version)
     if columns is None or not blobs or not held:
         return False
-    whole = stored_rows(version.source, [piece.fragment for piece in version.pieces if piece.fragment.id in held])
-    where = facts.condition.over(columns) if facts.condition.columns(manifest) is not None else pc.scalar(True)
+    whole = open_stored_rows(version.source, [piece.fragment for piece in version.pieces if piece.fragment.id in held])
+    where = facts.condition.build_over(columns) if facts.condition.columns(manifest) is not None else pc.scalar(True)
     conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
     return any(len(rows) for condition in conditions for _, rows in each_matching(whole, condition, columns))

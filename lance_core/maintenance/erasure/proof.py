@@ -32,9 +32,9 @@ from lance_core.commit import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.cleanup.plan import UNVERIFIED_AGE
-from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
+from lance_core.maintenance.compaction.dictionary_values import find_dictionary_columns, has_unused_values
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
-from lance_core.maintenance.erasure.survey import ErasureCondition, ErasureSurvey, MatchCounts, survey
+from lance_core.maintenance.erasure.survey import ErasureCondition, ErasureSurvey, MatchCounts, survey_all_versions
 from lance_core.store import ObjectMeta, ObjectStore, Upload, open_base
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.operations import Delete
@@ -90,7 +90,7 @@ def prove(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts, r
         report: The report so far, which names the clones and base paths to read as well.
     """
     # The columns by which a row was found can be known by versions alone that are removed now.
-    facts = survey(root, condition, {key: count for key, count in counts.items() if count})
+    facts = survey_all_versions(root, condition, {key: count for key, count in counts.items() if count})
     files = {meta.key: meta for meta in root.list("")}
     remaining = [*_find_versions(facts), *_find_files(root, facts, files.values())]
     remaining += [_finding("unknown", meta.key, _LINK) for meta in root.list_owned("") if meta.key not in files]
@@ -143,10 +143,10 @@ def _find_versions(facts: ErasureSurvey) -> Iterator[ErasureFinding]:
     """The versions that hold rows or traces of them, and the indices that can hold values."""
     indices: dict[str, str] = {}
     for version in facts.versions.values():
-        path, manifest = f"{version.line}:{version.number}", version.manifest
+        path, manifest = f"{version.branch_label}:{version.number}", version.manifest
         for reason in sorted(version.reasons - {"index"}):
             yield _finding("version", path, _REASONS[reason])
-        if manifest.data_storage_version == "0.1" and dictionary_columns(manifest.schema):
+        if manifest.data_storage_version == "0.1" and find_dictionary_columns(manifest.schema):
             yield _finding("version", path, _DICTIONARIES)
         for index in version.suspect:
             indices[f"{INDICES_PREFIX}{index.uuid}/"] = (
@@ -188,11 +188,11 @@ def _is_without_rows(root: ObjectStore, condition: ErasureCondition, path: str) 
     """
     try:
         reader = DataFileReader.open(root, path)
-        expression = condition.over(reader.schema)
+        expression = condition.build_over(reader.schema)
         columns = reader.schema.project(columns_of(expression))
         if any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns)):
             return False
-        dictionaries = dictionary_columns(reader.schema)
+        dictionaries = find_dictionary_columns(reader.schema)
         return not (dictionaries and has_unused_values(reader.read(reader.schema.project(dictionaries))))
     except ObjectNotFoundError:
         raise
@@ -241,7 +241,7 @@ def _find_elsewhere(root: ObjectStore, condition: ErasureCondition, kind: str, u
             message = "no dataset is there: whether its files hold the rows is not known"
             forget = f". See that nothing is left there; then clones.release({uri!r}) forgets it"
             return message + (forget if kind == "clone" else "")
-        if not survey(store, condition, {}).is_clean():
+        if not survey_all_versions(store, condition, {}).is_clean():
             return "it holds the rows, or can: erase there too"
         if divide_uploads(store, aborts=False)[1]:
             return "unfinished uploads of it can hold the rows: erase there too"

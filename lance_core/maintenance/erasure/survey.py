@@ -35,9 +35,9 @@ from lance_core.commit import load_manifest, load_transaction
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
+from lance_core.maintenance.compaction.dictionary_values import find_dictionary_columns, has_unused_values
 from lance_core.maintenance.compaction.rewrite import fragments_of
-from lance_core.maintenance.verify.index_values import holds_only_stored_values, lists_values, stored_rows
+from lance_core.maintenance.verify.index_values import holds_only_stored_values, lists_values, open_stored_rows
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -85,7 +85,7 @@ class ErasureCondition:
 
     where: str = field(repr=False)
 
-    def over(self, columns: Schema) -> pc.Expression:
+    def build_over(self, columns: Schema) -> pc.Expression:
         """The condition over the columns of a version, or of a file.
 
         Raises:
@@ -104,18 +104,18 @@ class ErasureCondition:
     def columns(self, manifest: Manifest) -> Schema | None:
         """The top-level columns of the condition; None if it cannot be evaluated in a version."""
         try:
-            return manifest.schema.project(columns_of(self.over(scanned_columns(manifest))))
+            return manifest.schema.project(columns_of(self.build_over(scanned_columns(manifest))))
         except LanceError:
             return None
 
-    def matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+    def find_matching_rows(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
         """The fragments of a version with live rows that match, and the offsets of these rows."""
-        expression = self.over(scanned_columns(source.manifest))
+        expression = self.build_over(scanned_columns(source.manifest))
         return each_matching(source, expression, described_columns(source.manifest))
 
     def count_live(self, source: Snapshot) -> int:
         """The number of rows of a version that match; no index is used."""
-        return sum(len(rows) for _, rows in self.matching(source.at(replace(source.manifest, indices=()))))
+        return sum(len(rows) for _, rows in self.find_matching_rows(source.at(replace(source.manifest, indices=()))))
 
 
 class SurveyedFragment(NamedTuple):
@@ -165,7 +165,7 @@ class SurveyedVersion:
     suspect: list[IndexMetadata] = field(default_factory=list)
 
     @property
-    def line(self) -> str:
+    def branch_label(self) -> str:
         """The name of its branch."""
         return self.branch or "main"
 
@@ -262,7 +262,7 @@ class ErasureSurvey:
         return not any(version.reasons for version in self.versions.values())
 
 
-def survey(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) -> ErasureSurvey:
+def survey_all_versions(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts) -> ErasureSurvey:
     """Read all versions of all branches.
 
     Args:
@@ -353,17 +353,17 @@ def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
     """Count the rows of the fragments of a version that are not counted yet."""
     source, manifest = version.source, version.manifest
     # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
-    dictionaries = [] if manifest.data_storage_version == "0.1" else dictionary_columns(manifest.schema)
+    dictionaries = [] if manifest.data_storage_version == "0.1" else find_dictionary_columns(manifest.schema)
     for names, columns in version.columns.items():
         new = [piece for piece in version.pieces if (piece.files, names) not in facts.counts]
         if not new:
             continue
-        whole = stored_rows(source.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
-        matches = {fragment.id: len(rows) for fragment, rows in facts.condition.matching(whole)}
+        whole = open_stored_rows(source.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
+        matches = {fragment.id: len(rows) for fragment, rows in facts.condition.find_matching_rows(whole)}
         for piece in new:
             count = matches.get(piece.fragment.id, 0)
             if dictionaries and not count:
-                stored = stored_rows(source, [piece.fragment])
+                stored = open_stored_rows(source, [piece.fragment])
                 rows = live_rows(stored, stored.manifest.fragments[0], dictionaries)
                 count = int(has_unused_values(batch for batch, _ in rows))
             facts.counts[piece.files, names] = count

@@ -28,7 +28,7 @@ def time_is_up(deadline: float | None) -> bool:
     return deadline is not None and time.time() >= deadline
 
 
-def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[CompactionTask]:
+def choose_tasks_that_fit(tasks: Sequence[CompactionTask], left: int | None) -> list[CompactionTask]:
     """The tasks that fit into the remaining bytes, those that merge the most fragments per byte first.
 
     Args:
@@ -43,7 +43,7 @@ def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[Compactio
     return fitting_tasks
 
 
-def not_fitting(tasks: Sequence[CompactionTask], fitting_tasks: Sequence[CompactionTask], left: str) -> str:
+def explain_put_off(tasks: Sequence[CompactionTask], fitting_tasks: Sequence[CompactionTask], left: str) -> str:
     """The reason for which tasks are put off.
 
     Args:
@@ -53,11 +53,11 @@ def not_fitting(tasks: Sequence[CompactionTask], fitting_tasks: Sequence[Compact
     """
     return (
         f"max_bytes_rewritten: {len(tasks) - len(fitting_tasks):,} of {len(tasks):,} rewrites, "
-        f"{num_bytes(tasks) - num_bytes(fitting_tasks):,} bytes, do not fit into the {left}"
+        f"{sum_bytes(tasks) - sum_bytes(fitting_tasks):,} bytes, do not fit into the {left}"
     )
 
 
-def num_bytes(tasks: Sequence[CompactionTask]) -> int:
+def sum_bytes(tasks: Sequence[CompactionTask]) -> int:
     """The bytes of the data files that tasks read."""
     return sum(task.num_bytes for task in tasks)
 
@@ -85,13 +85,13 @@ def fit_budget(
             reason = f"max_tables: {budget.max_tables:,} tables come first"
             work.append(replace(report.put_off(reason), tasks=(), is_put_off=True))
         else:
-            tasks = fitting(report.tasks, left)
-            left = None if left is None else left - num_bytes(tasks)
+            tasks = choose_tasks_that_fit(report.tasks, left)
+            left = None if left is None else left - sum_bytes(tasks)
             plan, rest = replace(report.plan, num_tasks=len(tasks)), replace(report, tasks=tasks)
             tables += plan.is_due
             if len(tasks) < len(report.tasks):
                 limit = f"{left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}"
-                reason = not_fitting(report.tasks, tasks, limit)
+                reason = explain_put_off(report.tasks, tasks, limit)
                 rest = replace(rest.put_off(reason), plan=plan, is_put_off=not plan.is_due)
             work.append(rest)
     deadline = None if budget.duration is None else time.time() + budget.duration.total_seconds()
@@ -110,9 +110,9 @@ def _share_rest(work: Sequence[MaintenanceReport], left: int | None) -> list[int
     if left is None:
         return [None] * len(work)
     is_idle = not any(report.tasks for report in work)
-    parts = [0 if report.is_put_off else int(is_idle) or num_bytes(report.tasks) for report in work]
+    parts = [0 if report.is_put_off else int(is_idle) or sum_bytes(report.tasks) for report in work]
     return [
-        num_bytes(report.tasks) + left * part // max(1, sum(parts)) for report, part in zip(work, parts, strict=True)
+        sum_bytes(report.tasks) + left * part // max(1, sum(parts)) for report, part in zip(work, parts, strict=True)
     ]
 
 
@@ -125,4 +125,4 @@ def _rank(report: MaintenanceReport) -> float:
     saved = sum(len(task.raw) - 1 for task in tasks)
     deleted = sum(task.num_deleted_rows for task in tasks) * size // max(1, rows + plan.health.deleted_rows)
     unindexed = (plan.health.unindexed_fraction or 0) * size if plan.indices_due else 0
-    return (SEEK * saved + deleted + unindexed + plan.expired_bytes) / (num_bytes(tasks) + SEEK)
+    return (SEEK * saved + deleted + unindexed + plan.expired_bytes) / (sum_bytes(tasks) + SEEK)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
-from lance_core.maintenance.routine.budget import num_bytes
-from lance_core.maintenance.routine.health import measure, without_zone_maps
-from lance_core.maintenance.routine.indices import expected_extensions
+from lance_core.maintenance.routine.budget import sum_bytes
+from lance_core.maintenance.routine.health import drop_zone_maps, measure
+from lance_core.maintenance.routine.indices import count_expected_extensions
 from lance_core.maintenance.routine.report import MaintenanceReport
-from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, reader_age
+from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.refs.readers import Readers
 
@@ -37,37 +37,35 @@ def foresee(dataset: Handle, report: MaintenanceReport, in_use: Mapping[str, int
         return report
     expected: _Expected = ExpectedVersions(dataset)
     if tasks and plan.indices_first:
-        report = report.plus(indices_refreshed=expected_extensions(expected, plan.indices_first))
-    report = _with_rewrites(expected, report, tasks)
+        report = report.plus(indices_refreshed=count_expected_extensions(expected, plan.indices_first))
+    report = _add_rewrites(expected, report, tasks)
     if not report.deferred:
         deletions = Compaction.plan(expected.dataset, policy.compaction_options(deletions_only=True)).tasks
-        report = _with_rewrites(expected, report, deletions)
-    report = _with_indices_refreshed(expected, report)
+        report = _add_rewrites(expected, report, deletions)
+    report = _add_refreshed_indices(expected, report)
     if policy.cleans_up:
-        expired_tags = frozenset(Readers(dataset._refs).older_than(reader_age(dataset)))  # noqa: SLF001 - same library
+        expired_tags = frozenset(Readers(dataset._refs).list_older_than(find_reader_age(dataset)))  # noqa: SLF001 - same library
         selectors = replace(cleanup_selectors(plan, in_use), ignored_tags=expired_tags)
         report = report.plus(**count_removed(expected.explain_cleanup(selectors)))
     after = measure(expected.dataset, policy, count_versions=False)
     return replace(report, after=replace(after, bytes=None, versions=expected.num_versions(plan.health.versions)))
 
 
-def _with_rewrites(
-    expected: _Expected, report: MaintenanceReport, tasks: Sequence[CompactionTask]
-) -> MaintenanceReport:
+def _add_rewrites(expected: _Expected, report: MaintenanceReport, tasks: Sequence[CompactionTask]) -> MaintenanceReport:
     """The report after rewrites, with the indices that their commit extends."""
     if not tasks:
         return report
     metrics = expected.compact(tasks)
     report = report.plus(
-        bytes_read=num_bytes(tasks),
+        bytes_read=sum_bytes(tasks),
         fragments_removed=metrics.fragments_removed,
         fragments_added=metrics.fragments_added,
     )
-    extended = without_zone_maps(expected.dataset, metrics.indices_extended)
+    extended = drop_zone_maps(expected.dataset, metrics.indices_extended)
     return report.plus(indices_refreshed=len(extended), indices_not_refreshed=0) if extended else report
 
 
-def _with_indices_refreshed(expected: _Expected, report: MaintenanceReport) -> MaintenanceReport:
+def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> MaintenanceReport:
     """The report after the zone maps and indices that are due."""
     plan = report.plan
     zone_maps = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
@@ -77,6 +75,6 @@ def _with_indices_refreshed(expected: _Expected, report: MaintenanceReport) -> M
     if plan.policy.refresh_indices:
         due = [name for name, share in measure(expected.dataset, plan.policy).unindexed.items() if share]
     if due:
-        refreshed = expected_extensions(expected, due)
+        refreshed = count_expected_extensions(expected, due)
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
     return report

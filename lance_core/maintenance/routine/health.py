@@ -102,7 +102,7 @@ class TableHealth:
         return problems
 
 
-def deleted_fraction(dataset: Handle) -> float:
+def compute_deleted_fraction(dataset: Handle) -> float:
     """The share of the rows in the files of a version that are deleted."""
     source = dataset.source
     return _share(counted_fragments(source).totals()[0], sum(live_counts(source, source.manifest.fragments)))
@@ -155,13 +155,13 @@ def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
     }
 
 
-def index_bytes(dataset: Handle) -> dict[str, int]:
+def measure_index_bytes(dataset: Handle) -> dict[str, int]:
     """The bytes of each index segment, by the segment's UUID."""
     indices = describe_indices(dataset.source) if dataset.source.manifest.indices else []
     return {str(segment.uuid): segment.size_bytes or 0 for index in indices for segment in index.segments}
 
 
-def without_zone_maps(dataset: Handle, names: Collection[str]) -> list[str]:
+def drop_zone_maps(dataset: Handle, names: Collection[str]) -> list[str]:
     """The names of indices that are no zone maps; zone maps are counted where they are created for partitions."""
     if not names:
         return []

@@ -48,7 +48,7 @@ def is_extended_here(dataset: Handle, name: str) -> bool:
     return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
 
 
-def rewrites_due(
+def choose_due_rewrites(
     dataset: Handle, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[CompactionTask], list[str]]:
     """The rewrites that are due, and the indices to extend before their commit: all of `names`, or none.
@@ -60,18 +60,22 @@ def rewrites_due(
         names: The indices that do not cover all rows, and can be extended here.
     """
     expected = ExpectedVersions(dataset)
-    expected_extensions(expected, names)
+    count_expected_extensions(expected, names)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
     # If the fragment reuse index has its details in a file, no fragment that an index covers can be rewritten.
-    return (tasks, []) if later == tasks or _saved(later) < _saved(tasks) else (later, list(names))
+    return (
+        (tasks, [])
+        if later == tasks or _count_saved_fragments(later) < _count_saved_fragments(tasks)
+        else (later, list(names))
+    )
 
 
-def _saved(tasks: Sequence[CompactionTask]) -> int:
+def _count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:
     """The number of fragments that rewrites save."""
     return sum(len(task.raw) - 1 for task in tasks)
 
 
-def expected_extensions(expected: ExpectedVersions[Handle], names: Sequence[str]) -> int:
+def count_expected_extensions(expected: ExpectedVersions[Handle], names: Sequence[str]) -> int:
     """The number of indices that `extend_indices` would extend; nothing is written.
 
     Args:
@@ -96,7 +100,7 @@ def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[st
         names: The indices.
         properties: Transaction properties.
     """
-    done, before = Extension(), _vector_segments(dataset, names)
+    done, before = Extension(), _find_vector_segments(dataset, names)
     for name in names:
         problem = None
         try:
@@ -115,11 +119,11 @@ def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[st
             done.refreshed += 1
         else:
             done.problems.append(problem)
-    done.are_joined = not before <= _vector_segments(dataset, names)
+    done.are_joined = not before <= _find_vector_segments(dataset, names)
     return done
 
 
-def _vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
+def _find_vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
     """The segments of the vector indices among some indices."""
     vectors = [index for index in describe_indices(dataset.source) if index.name in names and "IVF" in index.index_type]
     return {str(segment.uuid) for index in vectors for segment in index.segments}

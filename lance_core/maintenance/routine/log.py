@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenanceReport
 from lance_core.maintenance.routine.run import finish
-from lance_core.maintenance.routine.survey import survey
+from lance_core.maintenance.routine.survey import survey_table
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.store import canonical_uri
 from lance_core.times import ago
@@ -82,14 +82,14 @@ def append_log(
     """
     common = {"time": datetime.now(UTC), "run_id": run_id, "job": job}
     logged = [report for report in reports if not (report.plan.policy.dry_run or report.was_dropped)]
-    rows = [{**common, **row} for report in logged for row in _rows(report)]
+    rows = [{**common, **row} for report in logged for row in _make_rows(report)]
     if not rows:
         return
     target = table_target(place_below(root_uri, LOG_PATH), storage_options)
     written = write_version(pa.Table.from_pylist(rows, schema=LOG_SCHEMA), None, target, WriteOptions.of("append", {}))
     log = Handle(written.uri, storage_options=written.options, manifest=written.base)
     _delete_old(log, policy.age_of_log)
-    report = survey(log, policy)
+    report = survey_table(log, policy)
     if report.plan.problems or report.plan.cleanup_due:
         finish(report, lambda: log)
 
@@ -100,7 +100,7 @@ def place_below(root_uri: str, path: str) -> str:
     return f"{place.rstrip('/')}/{path}{mark}{query}"
 
 
-def _rows(report: MaintenanceReport) -> Iterator[dict[str, Any]]:
+def _make_rows(report: MaintenanceReport) -> Iterator[dict[str, Any]]:
     """The rows of a table: one for each step that changed something, and one for the table."""
     names = {"table": report.plan.table, "uri": canonical_uri(report.plan.uri)}
     yield from ({**names, **asdict(step)} for step in report.steps)
@@ -144,7 +144,7 @@ def read_log(log: Handle, columns: Sequence[str] | None = None, condition: str |
     return LanceScanner(log.source, manifest.fragments, options).to_table()
 
 
-def tables_put_off(log: Handle) -> set[str]:
+def find_tables_put_off(log: Handle) -> set[str]:
     """The URIs of tables whose newest record has steps that were put off, but no failure."""
     records = read_log(log, ["uri", "time", "outcome", "reason"], f"step = '{LOG_WHOLE_TABLE}'")
     newest = records.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])

@@ -15,12 +15,12 @@ from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError
 from lance_core.maintenance.routine.budget import fit_budget
 from lance_core.maintenance.routine.dry_run import foresee
-from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, place_below, tables_put_off
+from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, find_tables_put_off, place_below
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy, change_policy
-from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, Rewriter, error_of
+from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, Rewriter, format_error
 from lance_core.maintenance.routine.run import finish
 from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
-from lance_core.maintenance.routine.survey import survey, without_idle_cleanup
+from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
@@ -66,16 +66,16 @@ def maintain(
         >>> (report.outcome, report.done["fragments_removed"], report.after.fragments)
         ('done', 2, 1)
     """
-    chosen = _with_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
+    chosen = _override_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
     dataset.checkout_latest()
-    report = without_idle_cleanup(dataset, survey(dataset, chosen), lambda: None)
+    report = drop_idle_cleanup(dataset, survey_table(dataset, chosen), lambda: None)
     (report,) = fit_budget([report], MaintenanceBudget() if budget is None else budget)
 
     def newest() -> Handle:
         dataset.checkout_latest()
         return dataset
 
-    report = _work(report, newest, rewriter, transaction_properties)
+    report = _maintain_surveyed(report, newest, rewriter, transaction_properties)
     if report.was_dropped:
         raise DatasetNotFoundError(f"{dataset.uri}: the dataset was dropped during its maintenance")
     _reject_failures([report])
@@ -127,7 +127,7 @@ def maintain_lake(
         [('nyc/flights', 'done')]
     """
     root, limits = fspath(root_uri), MaintenanceBudget() if budget is None else budget
-    chosen = _with_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
+    chosen = _override_dry_run(MaintenancePolicy() if policy is None else policy, dry_run=dry_run)
     include, exclude = ((globs,) if isinstance(globs, str) else tuple(globs) for globs in (include, exclude))
     by_path = {name.strip("/").removesuffix(SUFFIX): changes for name, changes in (policies or {}).items()}
     for name, changes in by_path.items():
@@ -143,21 +143,21 @@ def maintain_lake(
             if name in by_path:
                 table_policy = change_policy(table_policy or chosen, by_path[name], where=f"policies[{name!r}]")
         if table_policy is not None:
-            table_policy = _with_dry_run(table_policy, dry_run=chosen.dry_run)
-            reports.append(_survey_found(root, table, path, table_policy, storage_options))
+            table_policy = _override_dry_run(table_policy, dry_run=chosen.dry_run)
+            reports.append(_survey_listed_table(root, table, path, table_policy, storage_options))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
-    reports = [_work(report, _opener(report, storage_options), rewriter) for report in reports]
+    reports = [_maintain_surveyed(report, _opener(report, storage_options), rewriter) for report in reports]
     run_id, unlogged = uuid.uuid4().hex, None
     try:
         append_log(root, reports, chosen, run_id=run_id, job="maintain_lake", storage_options=storage_options)
     except Exception as error:
         _logger.exception("the log of maintenance below %s could not be written", root)
-        unlogged = error_of("the log of maintenance: append", error)
+        unlogged = format_error("the log of maintenance: append", error)
     _reject_failures(reports, unlogged)
     return reports
 
 
-def _with_dry_run(policy: MaintenancePolicy, *, dry_run: bool) -> MaintenancePolicy:
+def _override_dry_run(policy: MaintenancePolicy, *, dry_run: bool) -> MaintenancePolicy:
     return replace(policy, dry_run=True) if dry_run else policy
 
 
@@ -165,14 +165,14 @@ def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None
     return lambda: Handle(report.plan.uri, storage_options=storage_options)
 
 
-def _survey_found(
+def _survey_listed_table(
     root: str, table: FoundTable, path: str, policy: MaintenancePolicy, storage_options: Mapping[str, str] | None
 ) -> MaintenanceReport:
     """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
     plan = MaintenancePlan(table=path, uri=place_below(root, table.path), policy=policy)
     try:
         dataset = Handle(plan.uri, storage_options=storage_options)
-        return without_idle_cleanup(dataset, survey(dataset, policy, table=path), lambda: None)
+        return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=path), lambda: None)
     except DatasetNotFoundError:
         return MaintenanceReport(plan=plan, was_dropped=True)
     except Exception as error:
@@ -180,7 +180,7 @@ def _survey_found(
         return MaintenanceReport(plan=plan).failed("plan", error)
 
 
-def _work(
+def _maintain_surveyed(
     report: MaintenanceReport,
     open_table: Callable[[], Handle],
     rewriter: Rewriter | None,
@@ -221,7 +221,7 @@ def _read_put_off(root: str, storage_options: Mapping[str, str] | None, budget: 
     if budget == MaintenanceBudget():
         return set()
     try:
-        return tables_put_off(Handle(place_below(root, LOG_PATH), storage_options=storage_options))
+        return find_tables_put_off(Handle(place_below(root, LOG_PATH), storage_options=storage_options))
     except DatasetNotFoundError:
         return set()
 
@@ -237,7 +237,7 @@ def find_chosen_tables(
         exclude: Globs of tables to leave out.
         storage_options: The options by which the root is reached.
     """
-    tables = _without_links(canonical_uri(root), find_tables(root, storage_options=storage_options))
+    tables = _leave_links_out(canonical_uri(root), find_tables(root, storage_options=storage_options))
     return [
         table for table in tables if not table.path.startswith(_RESERVED) and is_chosen(table.path, include, exclude)
     ]
@@ -275,7 +275,7 @@ def warn_of_idle_choices(log: Log, policies: Iterable[str], include: Iterable[st
             log.warning("include %r matches no table below the root; 'a/*' matches the tables in folder a", glob)
 
 
-def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
+def _leave_links_out(root: str, tables: list[FoundTable]) -> list[FoundTable]:
     """The tables below a root, each once: symbolic links to tables below the root are left out."""
     folder = Path(root)
     if not folder.is_dir():

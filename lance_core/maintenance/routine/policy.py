@@ -12,7 +12,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.times import parse_duration
 
 
-def _field(default: Any, description: str) -> Any:
+def _field_with_description(default: Any, description: str) -> Any:
     """A field with the description that `lance maintain` shows for its option."""
     return field(default=default, metadata={"description": description})
 
@@ -52,24 +52,30 @@ class MaintenancePolicy:
         datetime.timedelta(days=1)
     """
 
-    target_rows_per_fragment: int | None = _field(None, "Fragments with fewer rows are merged.  [1048576]")
-    max_bytes_per_file: int | None = _field(None, "Bytes after which a new file is started.")
-    materialize_deletions_threshold: float = _field(
+    target_rows_per_fragment: int | None = _field_with_description(
+        None, "Fragments with fewer rows are merged.  [1048576]"
+    )
+    max_bytes_per_file: int | None = _field_with_description(None, "Bytes after which a new file is started.")
+    materialize_deletions_threshold: float = _field_with_description(
         0.1, "Rewrite a fragment if more than this share of its rows is deleted.  [0.1]"
     )
-    cleanup_older_than: str | timedelta | None = _field(
+    cleanup_older_than: str | timedelta | None = _field_with_description(
         "7d", 'Remove versions that a newer one replaced longer ago than this; "never" for no limit.  [7d]'
     )
-    retain_versions: int | None = _field(None, "The number of newest versions that are kept.")
-    refresh_indices: bool = _field(True, "Extend indices to rows that they do not cover.  [refresh-indices]")
-    max_parallel_tasks: int | None = _field(None, "The most rewrites that run at a time.")
-    dry_run: bool = _field(False, "Only say what would be done.")
-    max_small_fragments: int = _field(4, "With more small fragments, a table needs maintenance.  [4]")
-    max_versions: int = _field(50, "With more versions, a table needs maintenance.  [50]")
-    target_bytes_per_fragment: int | None = _field(None, "Fragments with at least as many bytes are large enough.")
-    delete_rate_limit: int | None = _field(None, "The most files that cleanup deletes per second.")
-    delete_concurrency: int | None = _field(None, "The number of concurrent delete requests.")
-    receipts_older_than: str | timedelta | None = _field(
+    retain_versions: int | None = _field_with_description(None, "The number of newest versions that are kept.")
+    refresh_indices: bool = _field_with_description(
+        True, "Extend indices to rows that they do not cover.  [refresh-indices]"
+    )
+    max_parallel_tasks: int | None = _field_with_description(None, "The most rewrites that run at a time.")
+    dry_run: bool = _field_with_description(False, "Only say what would be done.")
+    max_small_fragments: int = _field_with_description(4, "With more small fragments, a table needs maintenance.  [4]")
+    max_versions: int = _field_with_description(50, "With more versions, a table needs maintenance.  [50]")
+    target_bytes_per_fragment: int | None = _field_with_description(
+        None, "Fragments with at least as many bytes are large enough."
+    )
+    delete_rate_limit: int | None = _field_with_description(None, "The most files that cleanup deletes per second.")
+    delete_concurrency: int | None = _field_with_description(None, "The number of concurrent delete requests.")
+    receipts_older_than: str | timedelta | None = _field_with_description(
         "1y", 'Delete rows of the log of maintenance of this age; "never" for no limit.  [1y]'
     )
 
@@ -125,9 +131,11 @@ class MaintenanceBudget:
         datetime.timedelta(seconds=7200)
     """
 
-    max_bytes_rewritten: int | None = _field(None, "The most bytes that all rewrites read.")
-    max_duration: str | timedelta | None = _field(None, 'The time after which nothing further begins, such as "2h".')
-    max_tables: int | None = _field(None, "The most tables to work on.")
+    max_bytes_rewritten: int | None = _field_with_description(None, "The most bytes that all rewrites read.")
+    max_duration: str | timedelta | None = _field_with_description(
+        None, 'The time after which nothing further begins, such as "2h".'
+    )
+    max_tables: int | None = _field_with_description(None, "The most tables to work on.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""

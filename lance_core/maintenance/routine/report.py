@@ -189,12 +189,14 @@ class MaintenanceReport:
 
     def put_off(self, reason: str | None) -> MaintenanceReport:
         """This report with a further reason for which work is put off."""
-        return replace(self, deferred=_joined(self.deferred, reason))
+        return replace(self, deferred=_join_messages(self.deferred, reason))
 
     def failed(self, step: str, error: Exception | str) -> MaintenanceReport:
         """This report with the error of a further step; the others go on."""
-        message = f"{step}: {error}" if isinstance(error, str) else error_of(step, error)
-        return replace(self, error=_joined(self.error, message), is_damaged=self.is_damaged or shows_damage(error))
+        message = f"{step}: {error}" if isinstance(error, str) else format_error(step, error)
+        return replace(
+            self, error=_join_messages(self.error, message), is_damaged=self.is_damaged or shows_damage(error)
+        )
 
     def with_rewrites(self, parts: Sequence[Rewrites]) -> MaintenanceReport:
         """This report with the results of its tasks, which ran in parts."""
@@ -230,7 +232,7 @@ class MaintenanceReport:
         return replace(self, steps=[*self.steps, record])
 
 
-def error_of(step: str, error: Exception) -> str:
+def format_error(step: str, error: Exception) -> str:
     """The step and its error, as a message."""
     return f"{step}: {type(error).__name__}: {error}"
 
@@ -240,5 +242,5 @@ def shows_damage(error: object) -> bool:
     return isinstance(error, CorruptFileError | ObjectNotFoundError)
 
 
-def _joined(*reasons: str | None) -> str | None:
+def _join_messages(*reasons: str | None) -> str | None:
     return "; ".join(filter(None, reasons)) or None

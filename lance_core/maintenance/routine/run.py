@@ -14,7 +14,7 @@ from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import measure
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport
 from lance_core.maintenance.routine.steps import Log, StepContext
-from lance_core.maintenance.routine.survey import survey
+from lance_core.maintenance.routine.survey import survey_table
 from lance_core.verbs.context.handle import Handle
 
 STEPS: Final = ("commit", "materialize_deletions", "refresh_indices", "clean_up")
@@ -91,7 +91,7 @@ def _is_due(step: str, dataset: Handle, plan: MaintenancePlan) -> bool:
     """Whether a step has anything to do on the newest version of the table."""
     if step == "materialize_deletions":
         return bool(Compaction.plan(dataset, plan.policy.compaction_options(deletions_only=True)).tasks)
-    newest = survey(
+    newest = survey_table(
         dataset,
         plan.policy,
         partition_columns=plan.partition_columns,

@@ -25,11 +25,11 @@ from lance_core.maintenance.compaction.compaction import Compaction, commit_what
 from lance_core.maintenance.compaction.rebase import rebase_results
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
-from lance_core.maintenance.routine.budget import fitting, not_fitting, time_is_up
-from lance_core.maintenance.routine.health import index_bytes, measure, without_zone_maps
+from lance_core.maintenance.routine.budget import choose_tasks_that_fit, explain_put_off, time_is_up
+from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
-from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, error_of, shows_damage
-from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, list_held_versions, reader_age
+from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
+from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age, list_held_versions
 from lance_core.maintenance.zone_maps import index_partitions
 from lance_core.retry import backoff
 from lance_core.table.fragment import Fragment
@@ -148,7 +148,7 @@ def rewrite_tasks(
     first = next(iter(errors), None)
     return Rewrites(
         results=results,
-        error=None if first is None else error_of("rewrite", first),
+        error=None if first is None else format_error("rewrite", first),
         is_damaged=any(map(shows_damage, errors)),
         seconds=time.monotonic() - started,
     ), first
@@ -161,12 +161,12 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
     missing, are_joined = 0 if report.deferred or report.error else plan.num_tasks - len(results), False
     report = replace(report, results=())
     if results and plan.indices_first:
-        sizes = index_bytes(dataset)
+        sizes = measure_index_bytes(dataset)
         # `refresh_indices` retries indices that were not extended here, and reports them.
         done = extend_indices(dataset, plan.indices_first, context.properties)
-        report = _with_grown_indices(dataset, report.plus(indices_refreshed=done.refreshed), sizes)
+        report = _add_index_growth(dataset, report.plus(indices_refreshed=done.refreshed), sizes)
         rebased_results = rebase_results(dataset, results)
-        report = report.plus(bytes_read=_bytes_read(results) - _bytes_read(rebased_results))
+        report = report.plus(bytes_read=_sum_bytes_read(results) - _sum_bytes_read(rebased_results))
         missing += len(results) - len(rebased_results)
         results, are_joined = rebased_results, done.are_joined
     report = _commit_all(dataset, report, context, "commit", results, missing=missing)
@@ -230,14 +230,14 @@ def _rewrite_within_budget(
         The report, the results, and the number of tasks that were lost to others.
     """
     left, is_late = report.bytes_left, time_is_up(report.plan.deadline)
-    fitting_tasks = [] if is_late else fitting(tasks, left)
+    fitting_tasks = [] if is_late else choose_tasks_that_fit(tasks, left)
     if len(fitting_tasks) < len(tasks):
         late = f"max_duration: the time was up before {len(tasks):,} rewrites began again"
         report = replace(
             report,
             deferred=late
             if is_late
-            else not_fitting(tasks, fitting_tasks, f"{left:,} that are left for further attempts"),
+            else explain_put_off(tasks, fitting_tasks, f"{left:,} that are left for further attempts"),
         )
     results, errors = run_rewriter(dataset, fitting_tasks, context.rewriter)
     for error in errors:
@@ -250,26 +250,26 @@ def _commit(
 ) -> tuple[MaintenanceReport, int]:
     """Commit the results that no writer has made void; returns the report, and the number of void results."""
     report = report.plus(
-        bytes_read=_bytes_read(results),
-        bytes_written=_file_bytes(record for result in results for record in result.new_records),
+        bytes_read=_sum_bytes_read(results),
+        bytes_written=_sum_file_bytes(record for result in results for record in result.new_records),
     )
     try:
         metrics = commit_what_fits(dataset, results, properties)
     except CommitConflictError:
         return report, len(results)
     report = report.plus(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
-    extended = without_zone_maps(dataset, metrics.indices_extended)
+    extended = drop_zone_maps(dataset, metrics.indices_extended)
     if extended:
         report = report.plus(indices_refreshed=len(extended), indices_not_refreshed=0)
     return report, metrics.tasks_skipped
 
 
-def _bytes_read(results: Iterable[RewriteResult]) -> int:
+def _sum_bytes_read(results: Iterable[RewriteResult]) -> int:
     """The bytes of the data files that rewrites have read."""
-    return _file_bytes(record for result in results for record in result.original_records)
+    return _sum_file_bytes(record for result in results for record in result.original_records)
 
 
-def _file_bytes(fragments: Iterable[Fragment]) -> int:
+def _sum_file_bytes(fragments: Iterable[Fragment]) -> int:
     """The bytes of the data files of fragments; files without a recorded size count as 0."""
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
@@ -281,7 +281,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
     can be merged only after the extension are rewritten.
     """
     plan, are_joined = report.plan, False
-    sizes = index_bytes(dataset)
+    sizes = measure_index_bytes(dataset)
     try:
         zone_maps = index_partitions(
             dataset,
@@ -305,13 +305,13 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
             report = report.failed(_REFRESH, failure)
         for problem in done.problems:
             context.log.warning("%s: %s", plan.table, problem)
-    report = _with_grown_indices(dataset, report, sizes)
+    report = _add_index_growth(dataset, report, sizes)
     return _commit_all(dataset, report, context, _REFRESH) if are_joined else report
 
 
-def _with_grown_indices(dataset: Handle, report: MaintenanceReport, before: Mapping[str, int]) -> MaintenanceReport:
+def _add_index_growth(dataset: Handle, report: MaintenanceReport, before: Mapping[str, int]) -> MaintenanceReport:
     """The report with the bytes of new index segments."""
-    grown = sum(size for uuid, size in index_bytes(dataset).items() if uuid not in before)
+    grown = sum(size for uuid, size in measure_index_bytes(dataset).items() if uuid not in before)
     return report.plus(bytes_written=grown) if grown else report
 
 
@@ -323,7 +323,7 @@ def clean_up(dataset: Handle, report: MaintenanceReport, context: StepContext) -
     not count. If files could not be deleted, a part of the cleanup is put off: the next run begins with this table.
     """
     plan, policy = report.plan, report.plan.policy
-    Readers(dataset._refs).release_older_than(reader_age(dataset))  # noqa: SLF001 - same library
+    Readers(dataset._refs).release_older_than(find_reader_age(dataset))  # noqa: SLF001 - same library
     for reader, versions in list_held_versions(dataset).items():
         context.log.info("%s: versions %s are held for incremental reader %s", plan.table, versions, reader)
     if not policy.cleans_up:

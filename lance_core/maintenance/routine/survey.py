@@ -18,7 +18,7 @@ from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import CleanupStats, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.health import measure
-from lance_core.maintenance.routine.indices import is_extended_here, rewrites_due
+from lance_core.maintenance.routine.indices import choose_due_rewrites, is_extended_here
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport
 from lance_core.maintenance.zone_maps import columns_without_zone_map
@@ -39,7 +39,7 @@ VersionsInUse = Callable[[], Mapping[str, int] | None]
 """Returns the versions that cleanup keeps for others, by a description of their use."""
 
 
-def survey(
+def survey_table(
     dataset: Handle,
     policy: MaintenancePolicy,
     *,
@@ -71,7 +71,7 @@ def survey(
     tasks = list(Compaction.plan(dataset, options).tasks)
     due, first = [name for name in stale if name not in left], list[str]()
     if due:
-        tasks, first = rewrites_due(dataset, tasks, options, due)
+        tasks, first = choose_due_rewrites(dataset, tasks, options, due)
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,
@@ -80,7 +80,7 @@ def survey(
         branch=dataset.branch,
         num_tasks=len(tasks),
         cleanup_due=oldest is not None,
-        expired_bytes=_bytes_left_behind(oldest, dataset),
+        expired_bytes=_sum_bytes_left_behind(oldest, dataset),
         indices_due=bool(lacking or due),
         indices_left=left,
         indices_first=first,
@@ -111,7 +111,7 @@ def _find_expired(dataset: Handle, versions: Sequence[int], policy: MaintenanceP
     return version if policy.age is None or replaced < ago(policy.age) else None
 
 
-def _bytes_left_behind(oldest: Handle | None, newest: Handle) -> int:
+def _sum_bytes_left_behind(oldest: Handle | None, newest: Handle) -> int:
     """The bytes of the data files of a version that the newest one does not have."""
     if oldest is None:
         return 0
@@ -120,9 +120,7 @@ def _bytes_left_behind(oldest: Handle | None, newest: Handle) -> int:
     return sum(file.file_size_bytes or 0 for file in files if file.path not in newest_paths)
 
 
-def without_idle_cleanup(
-    dataset: Handle, report: MaintenanceReport, versions_in_use: VersionsInUse
-) -> MaintenanceReport:
+def drop_idle_cleanup(dataset: Handle, report: MaintenanceReport, versions_in_use: VersionsInUse) -> MaintenanceReport:
     """The report of a survey without its cleanup if that would remove nothing; else with the bytes that it removes.
 
     Args:
@@ -133,7 +131,7 @@ def without_idle_cleanup(
     if not report.plan.cleanup_due:
         return report
     oldest = _find_removable(dataset, report.plan, versions_in_use())
-    plan = replace(report.plan, cleanup_due=oldest is not None, expired_bytes=_bytes_left_behind(oldest, dataset))
+    plan = replace(report.plan, cleanup_due=oldest is not None, expired_bytes=_sum_bytes_left_behind(oldest, dataset))
     return replace(report, plan=plan)
 
 
@@ -141,7 +139,7 @@ def _find_removable(dataset: Handle, plan: MaintenancePlan, in_use: Mapping[str,
     """The oldest version that the cleanup would remove; None if it would remove nothing."""
     policy, refs = plan.policy, dataset._refs  # noqa: SLF001 - same library
     readers = Readers(refs)
-    ignored = frozenset(readers.older_than(reader_age(dataset)))
+    ignored = frozenset(readers.list_older_than(find_reader_age(dataset)))
     tags = [tag for name, tag in Tags(refs).list().items() if name not in ignored and tag["branch"] == dataset.branch]
     protected_versions = {*(in_use or {}).values(), *(tag["version"] for tag in tags)}
     numbers = existing_versions(dataset.source.store)
@@ -159,7 +157,7 @@ def _find_removable(dataset: Handle, plan: MaintenancePlan, in_use: Mapping[str,
     return oldest if any(removed_numbers.values()) else None
 
 
-def reader_age(dataset: Handle) -> timedelta:
+def find_reader_age(dataset: Handle) -> timedelta:
     """The age at which the tag of a reader of changes expires.
 
     Raises:

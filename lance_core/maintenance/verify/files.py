@@ -20,8 +20,8 @@ from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
 from lance_core.index.query.conditions import IsNull
 from lance_core.index.selection.candidates import view_of
-from lance_core.maintenance.compaction.misread_pages import misread_problems
-from lance_core.maintenance.verify.history import history_problems
+from lance_core.maintenance.compaction.misread_pages import find_misread_problems
+from lance_core.maintenance.verify.history import find_history_problems
 from lance_core.schema import arrow_type_of
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment, data_file_version
@@ -34,7 +34,7 @@ from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.references import check_references, dataset_store
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
-from lance_core.verbs.refs.clones import missing_bases
+from lance_core.verbs.refs.clones import find_missing_bases
 from lance_core.verbs.refs.sweep import is_made_tag
 
 READ_AHEAD: Final = 8
@@ -78,7 +78,7 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None, 
         Problem(version=source.manifest.version, fragment_id=None, path="", message=message)
         for message in manifest_problems(source.manifest)
     ]
-    for count, fragment_problems in enumerate(_checked(source, fragments, rows=rows), 1):
+    for count, fragment_problems in enumerate(_check_fragments(source, fragments, rows=rows), 1):
         problems += fragment_problems
         if progress is not None:
             progress(count, len(fragments))
@@ -87,18 +87,18 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None, 
     for index in source.manifest.indices:
         problems += _check_index(source, index)
     problems += _check_transaction(source)
-    for path, message in missing_bases(source.store, source.manifest):
+    for path, message in find_missing_bases(source.store, source.manifest):
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
-    for version, path, message in history_problems(source.store):
+    for version, path, message in find_history_problems(source.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
     root = dataset_store(source.store, dataset.branch)
     tags, branches, invalid = check_references(root)
-    for path, message in (*invalid.items(), *missing_branches(root, tags, branches, invalid)):
+    for path, message in (*invalid.items(), *find_missing_branches(root, tags, branches, invalid)):
         problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     return problems
 
 
-def _checked(source: Snapshot, fragments: Sequence[Fragment], *, rows: bool) -> Iterator[list[Problem]]:
+def _check_fragments(source: Snapshot, fragments: Sequence[Fragment], *, rows: bool) -> Iterator[list[Problem]]:
     """Yield the problems of each fragment; fragments with files are checked in parallel."""
 
     def check(fragment: Fragment) -> list[Problem]:
@@ -156,7 +156,7 @@ def _check_file(source: Snapshot, fragment: Fragment, file: DataFile, *, rows: b
     try:
         if any(numbers) and data_file_version(*numbers) != reader.version.value:  # 0.3 is an early number of 2.0
             yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
-        yield from misread_problems(file, reader, source.manifest.schema)
+        yield from find_misread_problems(file, reader, source.manifest.schema)
     except LanceError as error:
         yield str(error)
     if rows:
@@ -218,7 +218,7 @@ def _check_transaction(source: Snapshot) -> Iterator[Problem]:
         yield Problem(version=manifest.version, fragment_id=None, path=path, message="is missing")
 
 
-def missing_branches(
+def find_missing_branches(
     root: ObjectStore, tags: Mapping[str, TagRef], branches: Mapping[str, BranchRef], problems: Container[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the key of the file of each branch that is missing, and who needs it.

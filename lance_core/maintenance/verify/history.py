@@ -23,7 +23,7 @@ _WINDOW: Final = 128
 """Manifests that are held in memory at a time."""
 
 
-def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
+def find_history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
     """Yield the number, the manifest key and the fault of each version that is torn or not part of the history.
 
     Versions that were cleaned up, and versions with unknown features, are skipped.
@@ -40,7 +40,7 @@ def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
                     yield after.version, "", after.fault
                 elif after is not None:
                     if before is not None and not _can_follow(store, before, after):
-                        yield before.version, _key(before), _fault(before, after)
+                        yield before.version, _key(before), _find_fault(before, after)
                     before = after
 
 
@@ -72,7 +72,7 @@ def _key(manifest: Manifest) -> str:
     return "" if manifest.location is None else manifest.location.key
 
 
-def _fault(before: Manifest, after: Manifest) -> str:
+def _find_fault(before: Manifest, after: Manifest) -> str:
     return (
         f"version {after.version} was not made from it: it was committed under a number that cleanup had freed, and "
         f"its change was never part of the table; cleanup_old_versions(versions=[{before.version}]) removes it"

@@ -34,7 +34,7 @@ _FILES: Final[Mapping[str, Mapping[str, list[str]]]] = {
 }
 
 
-def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+def open_stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
     """A version with all rows that its files store: without deletion files, and without indices, which may be wrong."""
     whole = [replace(fragment, deletion_file=None) for fragment in fragments]
     manifest = replace(source.manifest, fragments=FragmentList.of(whole), indices=())
@@ -55,27 +55,27 @@ def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
     """
     try:
         field = indexed_field(source.manifest.schema, index.fields[0])
-        left = _index_values(source, index)
-        for values in _stored_values(source, field):
+        left = _read_index_values(source, index)
+        for values in _read_stored_values(source, field):
             if not len(left):
                 break
-            left = left.filter(pc.invert(pc.is_in(left, value_set=_distinct(values).cast(left.type))))
+            left = left.filter(pc.invert(pc.is_in(left, value_set=_drop_repeats(values).cast(left.type))))
     except (LanceError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return not len(left)
 
 
-def _index_values(source: Snapshot, index: IndexMetadata) -> pa.Array:
+def _read_index_values(source: Snapshot, index: IndexMetadata) -> pa.Array:
     """The distinct values of an index."""
     store, folder = source.index_folder(index)
     chunks: list[pa.Array] = []
     for name, columns in _FILES[index.kind].items():
         table = read_columns(open_file(store, folder, name, index), columns)
         chunks += [chunk for column in columns for chunk in table.column(column).chunks]
-    return _distinct(pa.chunked_array(chunks)) if chunks else pa.nulls(0)
+    return _drop_repeats(pa.chunked_array(chunks)) if chunks else pa.nulls(0)
 
 
-def _distinct(values: pa.ChunkedArray) -> pa.Array:
+def _drop_repeats(values: pa.ChunkedArray) -> pa.Array:
     """The distinct values without nulls; zeros have one sign."""
     distinct = pc.unique(values.drop_null())
     if pa.types.is_float16(distinct.type):
@@ -83,9 +83,9 @@ def _distinct(values: pa.ChunkedArray) -> pa.Array:
     return pc.add(distinct, pa.scalar(0.0, distinct.type)) if pa.types.is_floating(distinct.type) else distinct
 
 
-def _stored_values(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
+def _read_stored_values(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
     """The values of a field in all stored rows; for lists, their elements."""
-    whole = stored_rows(source, source.manifest.fragments)
+    whole = open_stored_rows(source, source.manifest.fragments)
     waiting: list[pa.Array] = []
     for fragment in whole.manifest.fragments:
         for batch, _ in live_rows(whole, fragment, [field.nodes[0].name]):

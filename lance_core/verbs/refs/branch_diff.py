@@ -20,9 +20,9 @@ from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs
-from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, BranchChanges, describe_changes_left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
-from lance_core.verbs.refs.promotion.record import commits_between, merged_properties
+from lance_core.verbs.refs.promotion.record import merge_properties, read_commits_between
 from lance_core.verbs.rows.removal import live_rows
 
 _NULL: Final = "null"
@@ -121,8 +121,8 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         rows = _count_partition_rows(branch, changes, list(partition_by))
         names = list(rows)
     else:
-        commits = commits_between(branch.head.store, fork.version, head.version)
-        slices = read_slices(merged_properties(commits.values()))
+        commits = read_commits_between(branch.head.store, fork.version, head.version)
+        slices = read_slices(merge_properties(commits.values()))
         names = sorted(part.name for part in slices.values())
     return BranchDiff(
         branch=name,
@@ -144,7 +144,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         partitions=tuple(names),
         partition_rows=rows,
         schema=_compare_schemas(fork.schema, head.schema),
-        left_behind=left_behind(branch),
+        left_behind=describe_changes_left_behind(branch),
         num_bytes=OwnFiles.of(table.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
         committed=head.timestamp,

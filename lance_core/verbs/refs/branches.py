@@ -57,8 +57,8 @@ from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion.promote import Promotion, promote
 from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
-    commits_between,
     is_promotion_tag,
+    read_commits_between,
     reject_taken_back,
 )
 from lance_core.verbs.refs.sweep import (
@@ -66,12 +66,12 @@ from lance_core.verbs.refs.sweep import (
     FORKED_KEY,
     ORPHAN_AGE,
     Sweep,
+    find_last_commit,
     find_orphans,
     find_stale,
     is_made_tag,
-    last_commit,
 )
-from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
+from lance_core.verbs.refs.tags import manifest_size, parse_order, write_tag
 
 _logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Branches:
             >>> [name for name, _ in table.branches.list_ordered("asc")]
             ['fix']
         """
-        sign = checked_order(order)
+        sign = parse_order(order)
         references = sorted(self._load(), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
         return [(name, _describe(ref)) for name, ref in references]
 
@@ -250,7 +250,7 @@ class Branches:
             >>> table.branches.check_promotion("fix", table.branches.promote("fix").version)
         """
         store = self._refs.store_of(self._refs.branch)
-        reject_taken_back(store, name, version, commits_between(store, version, latest_version(store) or 0))
+        reject_taken_back(store, name, version, read_commits_between(store, version, latest_version(store) or 0))
 
     def discard(self, name: str) -> bool:
         """Delete a branch with all its files; a missing branch is not an error.
@@ -288,7 +288,7 @@ class Branches:
             >>> table.branches.last_commit("fix") >= branch.timestamp
             True
         """
-        return last_commit(self._refs, name, load_branch(self._refs.root, name))
+        return find_last_commit(self._refs, name, load_branch(self._refs.root, name))
 
     def orphans(self, older_than: timedelta = ORPHAN_AGE) -> Names:
         """Names of branches that do not exist, of which files or automatic tags are left.
@@ -367,7 +367,7 @@ class Branches:
         has_rows = table is not None and table.latest() is not None
         exists = branch_ref is not None or branch in torn
         other_branches = {*refs, *torn} - {branch}
-        if not exists and not (has_rows or own_tags or _own_files(root, branch, other_branches)):
+        if not exists and not (has_rows or own_tags or _list_files_of_branch(root, branch, other_branches)):
             reject_dropped_dataset(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         _reject_referenced(branch, branch_ref, refs, tags)
@@ -377,7 +377,7 @@ class Branches:
         if branch_ref is not None:
             self._look_again(branch, branch_ref)
         if not root.remove_link(branch_root(branch)):
-            for error in root.delete_many(list(_own_files(root, branch, other_branches))).values():
+            for error in root.delete_many(list(_list_files_of_branch(root, branch, other_branches))).values():
                 raise error
             root.remove_empty_folders(branch_root(branch))
         if table is not None:
@@ -548,7 +548,7 @@ def _is_known(table: TableRefs, branch: str) -> bool:
     return any(True for _ in table.root.list(branch_ref_key(branch), limit=1))
 
 
-def _own_files(root: ObjectStore, branch: str, other_branches: Iterable[str]) -> list[str]:
+def _list_files_of_branch(root: ObjectStore, branch: str, other_branches: Iterable[str]) -> list[str]:
     """Keys below a branch's root, except those of branches below that root, such as `a/b` below `a`."""
     other_roots = tuple(f"{branch_root(name)}/" for name in other_branches if name.startswith(f"{branch}/"))
     return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(other_roots)]

@@ -70,11 +70,11 @@ class Branch:
 
     def as_seen(self, fragment: Fragment) -> Fragment:
         """A fragment of the parent as recorded in the branch's first manifest."""
-        return _with_base(fragment, {None: self.base_id})
+        return _add_base(fragment, {None: self.base_id})
 
     def as_parents(self, fragment: Fragment) -> Fragment:
         """A fragment of the branch as the parent will record it, after the branch's own files were copied there."""
-        return _with_base(fragment, {self.base_id: None})
+        return _add_base(fragment, {self.base_id: None})
 
     def check_fork(self) -> None:
         """Check that the branch began with the version that the parent has under that number.
@@ -135,7 +135,7 @@ class BranchChanges:
                 removed.append(before)
                 continue
             matched_ids.add(before.id)
-            if _content(branch.as_seen(before)) != _content(after):
+            if _extract_content(branch.as_seen(before)) != _extract_content(after):
                 updated.append((before, after))
         added = tuple(fragment for fragment in head if fragment.id not in matched_ids)
         return cls(removed=tuple(removed), updated=tuple(updated), added=added)
@@ -190,7 +190,7 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
     return branch
 
 
-def left_behind(branch: Branch) -> tuple[str, ...]:
+def describe_changes_left_behind(branch: Branch) -> tuple[str, ...]:
     """The changes that a promotion leaves on the branch, such as those of configuration, metadata and indices."""
     before, after = branch.parent.manifest, branch.head.manifest
     maps = (
@@ -229,7 +229,7 @@ def columns_of(schema: Schema) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-def _with_base(fragment: Fragment, change: dict[int | None, int | None]) -> Fragment:
+def _add_base(fragment: Fragment, change: dict[int | None, int | None]) -> Fragment:
     deletion = fragment.deletion_file
     return replace(
         fragment,
@@ -247,7 +247,7 @@ def _is_same(before: Fragment, after: Fragment) -> bool:
     return shared and before.physical_rows == after.physical_rows
 
 
-def _content(fragment: Fragment) -> tuple[object, ...]:
+def _extract_content(fragment: Fragment) -> tuple[object, ...]:
     """The parts of a fragment's record that change with its content, without sizes and row versions."""
     deletion = fragment.deletion_file
     files = tuple((f.path, f.base_id, f.fields, f.column_indices) for f in fragment.files)

@@ -17,7 +17,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import Resolved, TableRefs
-from lance_core.verbs.refs.clones import protected
+from lance_core.verbs.refs.clones import protect_by_tags
 
 COPIES_AT_ONCE: Final = 8
 
@@ -62,7 +62,7 @@ def shallow_clone(
     """
     manifest, store = version.manifest(), open_store(target, options)
     _check_target(store)
-    with protected(table, version.branch, manifest, store):
+    with protect_by_tags(table, version.branch, manifest, store):
         return _commit(version, manifest, store, is_shallow=True)
 
 
@@ -87,7 +87,7 @@ def deep_clone(
     _check_target(store)
     source = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_in_parallel)(
-        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_copied_files(source))]
+        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_list_files(source))]
     )
     return _commit(version, manifest, store, is_shallow=False)
 
@@ -118,7 +118,7 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
     return commit(store, transaction, source=manifest).manifest
 
 
-def _copied_files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
+def _list_files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
     """Yield the store of each file of a version, its key, and its key in the copy."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:

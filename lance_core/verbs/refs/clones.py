@@ -82,7 +82,7 @@ class Clones:
 
 
 @contextmanager
-def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
+def protect_by_tags(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
     """Tag the versions that a clone will refer to; the tags are removed again if the body, which clones, fails.
 
     The tags stay if the outcome is unknown, for instance after an interruption: the clone may exist.
@@ -193,7 +193,7 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
             _logger.warning("the tag of the clone %s at %s was not removed: %s", clone_uri, root, error)
 
 
-def missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def find_missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield the path of each base path in use that was deleted or cannot be reached, with a message."""
     for base in manifest.base_paths:
         used = sum(any(file.base_id == base.id for file in fragment.files) for fragment in manifest.fragments)

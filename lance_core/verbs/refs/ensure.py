@@ -20,7 +20,7 @@ from lance_core.table.refs import BranchRef, check_known_branch_name, new_identi
 from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
 from lance_core.verbs.context.references import Reference, TableRefs, load_branch, put_reference
 from lance_core.verbs.refs.branches import Branches, create_branch
-from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, commits_between, known_equal_version
+from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, find_equal_version, read_commits_between
 from lance_core.verbs.refs.tags import manifest_size
 
 ATTEMPTS: Final = 3
@@ -70,10 +70,10 @@ def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
     marked = ref.metadata.get(MARK_BRANCH_VERSION, "")
     if not marked.isdecimal():
         return False
-    promoted = known_equal_version(latest, int(marked))
+    promoted = find_equal_version(latest, int(marked))
     if promoted == latest.version:
         return True
-    since = commits_between(store, promoted, latest.version)
+    since = read_commits_between(store, promoted, latest.version)
     return len(since) == latest.version - promoted and all(map(_adds_nothing, since.values()))
 
 

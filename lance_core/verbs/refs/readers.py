@@ -42,7 +42,7 @@ class Readers:
     """The readers of a dataset's changes that hold versions of it.
 
     Args:
-        table: Where its tags are.
+        table: The references of the dataset, at the version to hold.
     """
 
     def __init__(self, table: TableRefs) -> None:
@@ -123,9 +123,9 @@ class Readers:
             >>> table.readers.release_older_than(timedelta(days=30))
             []
         """
-        return self._delete(self.older_than(age))
+        return self._delete(self.list_older_than(age))
 
-    def older_than(self, age: timedelta) -> Names:
+    def list_older_than(self, age: timedelta) -> Names:
         """The tags that `release_older_than` removes.
 
         Args:
@@ -135,7 +135,7 @@ class Readers:
             >>> from datetime import timedelta
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> table.readers.hold("report")
-            >>> table.readers.older_than(timedelta(days=30))
+            >>> table.readers.list_older_than(timedelta(days=30))
             []
         """
         oldest = ago(age)

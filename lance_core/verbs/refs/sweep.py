@@ -66,7 +66,7 @@ def find_stale(
     stale: list[str] = []
     reasons: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
-        if last_commit(table, name, refs[name]) >= limit:
+        if find_last_commit(table, name, refs[name]) >= limit:
             continue
         children = sorted(
             other
@@ -125,7 +125,7 @@ def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta)
     return sorted(name for name, modified in newest.items() if modified <= limit)
 
 
-def last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
+def find_last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
     """When a branch was last committed to, or created: the first version has the time of its source.
 
     The clock of a writer can be behind, so the time of the manifest's file counts if it is later.

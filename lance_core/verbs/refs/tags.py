@@ -65,7 +65,7 @@ class Tags:
             >>> [name for name, _ in table.tags.list_ordered("asc")]
             ['august', 'july']
         """
-        sign = checked_order(order)
+        sign = parse_order(order)
         refs = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
         return [(name, describe_tag(ref)) for name, ref in refs]
 
@@ -232,7 +232,7 @@ def manifest_size(manifest: Manifest) -> int:
     return 0 if manifest.location is None else manifest.location.size_bytes
 
 
-def checked_order(order: str | None) -> int:
+def parse_order(order: str | None) -> int:
     """1 for "asc", -1 for "desc" or None.
 
     Raises:

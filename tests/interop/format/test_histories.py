@@ -9,7 +9,7 @@ import pytest
 import lance_core
 from lance_core.commit import list_versions, load_manifest, load_transaction
 from lance_core.commit.relation import Relation, relation
-from lance_core.maintenance.verify.history import history_problems
+from lance_core.maintenance.verify.history import find_history_problems
 from lance_core.store import open_store
 
 
@@ -68,5 +68,5 @@ def test_no_version_looks_foreign(tmp_path, stable, turn):
         made_by = load_transaction(store, found[version])
         kind = relation(found[version - 1], found[version], made_by)
         assert kind is not Relation.CONTRADICTS, (version, made_by.operation)
-    assert list(history_problems(store)) == []
+    assert list(find_history_problems(store)) == []
     assert lance_core.dataset(uri).count_rows() == lance.dataset(uri).count_rows()

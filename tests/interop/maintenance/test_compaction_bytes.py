@@ -9,7 +9,7 @@ import pytest
 
 import lance_core
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.plan import FragmentFacts, bins
+from lance_core.maintenance.compaction.plan import FragmentFacts, group_fragments
 
 RANDOM = random.Random(7)
 
@@ -155,7 +155,7 @@ def test_a_plan_for_the_results_of_a_plan_is_empty(seed):
         merge_results=True,
     )
     fragments = [(numbers.randrange(1, 300), 2 ** numbers.randrange(8, 24)) for _ in range(numbers.randrange(1, 30))]
-    planned = bins(_facts(fragments), options)
+    planned = group_fragments(_facts(fragments), options)
     taken = {fact.position for group in planned for fact in group}
     left = [fragment for position, fragment in enumerate(fragments) if position not in taken]
     for group in planned:  # new fragments follow those that stay
@@ -165,7 +165,7 @@ def test_a_plan_for_the_results_of_a_plan_is_empty(seed):
         assert count < len(group)
         left += [(rows // count, size // count)] * count
     fragments = left
-    assert bins(_facts(fragments), options) == []
+    assert group_fragments(_facts(fragments), options) == []
 
 
 def _facts(fragments):

@@ -317,7 +317,7 @@ def test_rows_that_writers_take_out_meanwhile_are_not_in_the_way(tmp_path, monke
         return late
 
     monkeypatch.setattr(compaction, "commit_what_fits", before(compaction.commit_what_fits))
-    monkeypatch.setattr(late_deletions, "late_deletions", before(late_deletions.late_deletions))
+    monkeypatch.setattr(late_deletions, "find_late_deletions", before(late_deletions.find_late_deletions))
     shown = ask(command, path)
     assert next(writers, None) is None
     assert (shown["tasks_skipped"], shown["fragments_removed"]) == (0, 4)

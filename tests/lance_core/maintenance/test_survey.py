@@ -34,7 +34,7 @@ def test_a_healthy_table_costs_four_requests(requests):
         lance_core.write_dataset(table, "memory://counted/t.lance", mode="overwrite" if i else "create")
     requests.clear()
     dataset = lance_core.dataset("memory://counted/t.lance")
-    found = surveys.survey(dataset, MaintenancePolicy())
+    found = surveys.survey_table(dataset, MaintenancePolicy())
     assert not found.plan.is_due
     assert found.tasks == []
     assert len(requests) <= 4, requests
@@ -47,7 +47,7 @@ def test_ten_thousand_fragments_are_planned_from_the_manifest_alone(requests):
     operation = lance_core.LanceOperation.Append([fragment] * 10_000)
     lance_core.LanceDataset.commit(uri, operation, read_version=1)
     requests.clear()
-    found = surveys.survey(lance_core.dataset(uri), MaintenancePolicy(target_rows_per_fragment=30))
+    found = surveys.survey_table(lance_core.dataset(uri), MaintenancePolicy(target_rows_per_fragment=30))
     assert found.plan.health.fragments == 10_001
     assert len(found.tasks) == pytest.approx(1_000, abs=2)
     assert len(requests) <= 4, requests
@@ -58,7 +58,7 @@ def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch
     for i in range(3):
         lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="overwrite" if i else "create")
     policy = MaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
-    assert surveys.survey(lance_core.dataset(uri), policy).plan.cleanup_due
+    assert surveys.survey_table(lance_core.dataset(uri), policy).plan.cleanup_due
 
     def measure_and_wait(dataset, policy, **given):
         found = real(dataset, policy, **given)
@@ -66,7 +66,7 @@ def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch
         return found
 
     monkeypatch.setattr(surveys, "measure", measure_and_wait)
-    assert not surveys.survey(lance_core.dataset(uri), policy).plan.cleanup_due
+    assert not surveys.survey_table(lance_core.dataset(uri), policy).plan.cleanup_due
 
 
 def test_rewrites_of_a_further_attempt_without_a_result_are_lost(tmp_path):
@@ -75,7 +75,7 @@ def test_rewrites_of_a_further_attempt_without_a_result_are_lost(tmp_path):
     for number in range(3):
         lance_core.write_dataset({"id": [number]}, uri, mode="append" if number else "create")
     dataset = lance_core.dataset(uri)
-    report = surveys.survey(dataset, MaintenancePolicy())
+    report = surveys.survey_table(dataset, MaintenancePolicy())
     results = list(steps.run_here(dataset, report.tasks))
     lance_core.dataset(uri).update({"id": "7"}, where="id = 1")
     report = replace(report, tasks=(), results=results)

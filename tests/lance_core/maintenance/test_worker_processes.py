@@ -43,6 +43,6 @@ class OddError(Exception):
 
 def test_errors_of_any_type_reach_the_parent():
     same = ValueError("x")
-    assert worker._portable(same) is same
-    made = worker._portable(OddError("no", "way"))
+    assert worker._make_portable(same) is same
+    made = worker._make_portable(OddError("no", "way"))
     assert (type(made), str(made)) == (RuntimeError, "OddError: no way")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.maintenance import LOG_SCHEMA
-from lance_core.maintenance.routine.log import tables_put_off
+from lance_core.maintenance.routine.log import find_tables_put_off
 from lance_dagster import LanceMaintenancePolicy, build_lance_overdue_checks, build_maintenance_job
 from lance_dagster.cli.app import cli
 from lance_dagster.cli.maintenance import maintenance_command
@@ -167,7 +167,7 @@ def test_a_long_log_is_read_in_four_columns(lake):
     written[-1]["outcome"] = "failed"
     log = write_log(lake, written)
     read = lance_core.bytes_read_counter()
-    assert tables_put_off(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
+    assert find_tables_put_off(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
     assert lance_core.bytes_read_counter() - read < log.total_bytes / 2
 
 

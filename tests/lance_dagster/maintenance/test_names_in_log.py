@@ -6,7 +6,7 @@ from datetime import timedelta
 import dagster as dg
 import pyarrow as pa
 
-from lance_core.maintenance.routine.log import tables_put_off
+from lance_core.maintenance.routine.log import find_tables_put_off
 from lance_dagster import build_lance_overdue_checks, build_maintenance_job
 from lance_dagster.health.log import open_log, render_trends
 from tests.lance_dagster.lake import QUIET
@@ -74,7 +74,7 @@ def test_a_table_that_was_put_off_comes_first_under_another_name(lake):
     limits = {"ops": {"plan": {"config": {"budget": {"max_tables": 1}}}}}
     first = run(lake, build_maintenance_job(root=True), limits).output_for_node("summarize")
     assert (first["done"], list(first["put_off"])) == (["a/one"], ["public/orders"])
-    assert tables_put_off(open_log(lake.root, None)) == {lake.uri("orders")}
+    assert find_tables_put_off(open_log(lake.root, None)) == {lake.uri("orders")}
     fill_foreign(lake, "a/one", pieces=12)
     second = run(lake, build_maintenance_job([orders], root=True), limits, assets=[orders])
     assert second.output_for_node("summarize")["done"] == ["orders"]

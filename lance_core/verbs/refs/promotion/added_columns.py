@@ -91,9 +91,9 @@ class AddedColumns:
         """The names of the columns."""
         return tuple(field.name for field in self.fields)
 
-    def renumbered(self, update: Update) -> Update:
+    def renumber(self, update: Update) -> Update:
         """An Update with temporary ids instead of the branch's, which the parent may have given to other columns."""
-        return _with_ids(update, self.own_ids) if self.own_ids else update
+        return _replace_ids(update, self.own_ids) if self.own_ids else update
 
     def check_names(self, latest: Manifest) -> None:
         """Check that a version has no column with the name of an added column.
@@ -123,14 +123,14 @@ class AddedColumns:
         new_fields = schema.fields[len(latest.schema.fields) :]
         ids = _pair_ids(self.fields, new_fields)
         version = latest.version + 1
-        numbered = _with_ids(update, ids)
+        numbered = _replace_ids(update, ids)
         result = numbered.apply(replace(latest, schema=schema), ApplyContext(version=version))
         emptied, files = [], {}
         for number in numbered.removed_fragment_ids:
             fragment = latest.fragments.get(number)
             if fragment is None:
                 raise RetryableConflictError(f"fragment {number} has been removed since the fork")
-            emptied_fragment, data = _empty_fragment(fragment, latest.version)
+            emptied_fragment, data = _delete_all_rows(fragment, latest.version)
             emptied.append(emptied_fragment)
             assert emptied_fragment.deletion_file is not None
             files[emptied_fragment.deletion_file.key(number)] = data
@@ -151,7 +151,7 @@ def _walk_fields(column: Field) -> list[Field]:
     return [column, *(node for child in column.children for node in _walk_fields(child))]
 
 
-def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
+def _replace_ids(update: Update, ids: Mapping[int, int]) -> Update:
     """The Update with field ids replaced."""
 
     def numbered(field_ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
     )
 
 
-def _empty_fragment(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
+def _delete_all_rows(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
     """A fragment with all rows deleted, and the content of its deletion file."""
     hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
     data, kind = hidden.to_bytes()

@@ -64,7 +64,7 @@ from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, Tran
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, BranchChanges, describe_changes_left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import rebase_by_commits
@@ -75,15 +75,15 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
-    commits_between,
     find_change_after,
-    inserted_keys_of,
-    merged_properties,
+    merge_inserted_keys,
+    merge_properties,
     promotion_tag,
     promotion_token,
+    read_commits_between,
     reject_taken_back,
 )
-from lance_core.verbs.refs.promotion.update import promotion_update
+from lance_core.verbs.refs.promotion.update import build_promotion_update
 from lance_core.verbs.refs.tags import write_tag
 
 _logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ def promote(
         branch=branch,
         changes=BranchChanges.of(branch),
         columns=AddedColumns.of(branch),
-        commits=commits_between(branch.head.store, branch.fork_version, branch.head.manifest.version),
+        commits=read_commits_between(branch.head.store, branch.fork_version, branch.head.manifest.version),
         tag=promotion_tag(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
         dry_run=dry_run,
@@ -205,7 +205,7 @@ def _check_rows_of(branch: Branch, version: int) -> None:
         RetryableConflictError: The branch has other rows, or it is not known whether it has.
     """
     head = branch.head.manifest.version
-    changed = find_change_after(branch, version, commits_between(branch.head.store, version, head))
+    changed = find_change_after(branch, version, read_commits_between(branch.head.store, version, head))
     if changed is not None:
         raise RetryableConflictError(
             f"branch {branch.name!r} was to be promoted as it was at version {version}, and its latest version is "
@@ -255,7 +255,7 @@ class _PromotionCall:
             if promoted is None:
                 files.discard()
                 raise
-            done = self._by_another(promoted, latest)
+            done = self._find_commit_of_another(promoted, latest)
         if self.dry_run:
             return self._build_result(latest.version), latest
         self._finish(done.manifest)
@@ -299,7 +299,7 @@ class _PromotionCall:
 
     def _load_commits(self, latest: Manifest) -> dict[int, Transaction]:
         """The commits of the parent since the fork, by version."""
-        return commits_between(self.branch.parent.store, self.branch.fork_version, latest.version)
+        return read_commits_between(self.branch.parent.store, self.branch.fork_version, latest.version)
 
     def _check_history(self, latest: Manifest, commits: Mapping[int, Transaction]) -> None:
         """Check that each commit of the parent since the fork is known, and if one changed rows, each of the branch.
@@ -351,11 +351,11 @@ class _PromotionCall:
     def _commit(self, latest: Manifest) -> Committed:
         branch = self.branch
         commits = self.commits.values()
-        inserted = None if self.unknown else inserted_keys_of(commits)
-        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted))
+        inserted = None if self.unknown else merge_inserted_keys(commits)
+        operation = self.columns.renumber(build_promotion_update(branch, self.changes, inserted))
         moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
         properties = (
-            merged_properties(commits)
+            merge_properties(commits)
             | moves
             | {
                 PROMOTED_FROM_KEY: branch.name,
@@ -393,7 +393,7 @@ class _PromotionCall:
         commits = self._load_commits(latest)
         promoted = self._find_promoted(latest, commits)
         if promoted is not None:
-            return self._by_another(promoted, latest)
+            return self._find_commit_of_another(promoted, latest)
         self._check_history(latest, commits)
         branch = self.branch
         files = UncommittedFiles(branch.parent.at(latest))
@@ -413,7 +413,7 @@ class _PromotionCall:
             files.discard()
         return done
 
-    def _by_another(self, promoted: int, latest: Manifest) -> Committed:
+    def _find_commit_of_another(self, promoted: int, latest: Manifest) -> Committed:
         """The commit that another promotion of the branch made meanwhile; the latest version if it was cleaned up."""
         manifest = self._load_if_there(promoted) or latest
         return Committed(manifest=manifest, transaction=None, attempts=0, deduplicated=True)
@@ -455,12 +455,12 @@ class _PromotionCall:
         ):
             fragment = replace(new, id=number)
             if old.deletion_file is not None:
-                fragment = self._with_deletions(fragment, old, latest)
+                fragment = self._add_deletions(fragment, old, latest)
                 assert fragment.deletion_file is not None
                 written.append(fragment.deletion_file.key(number))
             numbered.append(fragment)
         if latest.uses_stable_row_ids:
-            numbered = _with_own_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
+            numbered = _assign_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
         changed: Operation = replace(operation, new_fragments=tuple(numbered))
         if self.columns:
             changed, files = self.columns.merge(replace(operation, new_fragments=tuple(numbered)), latest)
@@ -476,7 +476,7 @@ class _PromotionCall:
             for transaction in self.commits.values()
         )
 
-    def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
+    def _add_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
         hidden = self.branch.head.deletions(old)
         assert hidden is not None
         assert old.deletion_file is not None
@@ -556,7 +556,7 @@ class _PromotionCall:
             fragments_updated=len(changes.updated),
             tag=self.tag,
             columns_added=self.columns.names,
-            left_behind=left_behind(self.branch),
+            left_behind=describe_changes_left_behind(self.branch),
         )
 
 
@@ -564,7 +564,7 @@ def _has_rows(manifest: Manifest) -> bool:
     return any(fragment.num_rows for fragment in manifest.fragments)
 
 
-def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
+def _assign_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
     """Give rows that were created on the branch the next free row ids; other rows keep their ids.
 
     Args:

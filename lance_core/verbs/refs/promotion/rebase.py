@@ -119,7 +119,7 @@ def _check_same_columns(
     branch: Branch, operation: Update, latest: Manifest, commits: Mapping[int, Transaction]
 ) -> None:
     """Check that no column that the branch has values for was dropped, and its field id given to another one."""
-    stored_ids = frozenset[int]().union(*map(_stored_fields, operation.new_fragments))
+    stored_ids = frozenset[int]().union(*map(_list_stored_fields, operation.new_fragments))
     ids = stored_ids & branch.parent.manifest.schema.by_id().keys() & latest.schema.by_id().keys()
     for version, other in commits.items():
         if isinstance(other.operation, Merge | Project) and not ids <= other.operation.schema.by_id().keys():
@@ -182,7 +182,7 @@ class _FollowedChanges:
         elif isinstance(operation, Merge):
             self._follow_merge(operation, version)
         else:
-            left = {*self.rows, *self.fields} - self._fragments_without_conflict(operation)
+            left = {*self.rows, *self.fields} - self._find_fragments_without_conflict(operation)
             pending = replace(self._operation, removed_fragment_ids=tuple(sorted(left)), updated_fragments=())
             if not self.compares_lists_of_keys([other]):
                 pending = replace(pending, inserted_rows=None)
@@ -223,7 +223,7 @@ class _FollowedChanges:
         ids = sorted(numbers)
         return f"fragments {ids[:_SHOWN]}, which the branch changed" if ids else "rows, columns or keys of the branch"
 
-    def _fragments_without_conflict(self, operation: Operation) -> set[int]:
+    def _find_fragments_without_conflict(self, operation: Operation) -> set[int]:
         """Fragments in which a commit changed other columns, or deleted rows beside those that the branch removed.
 
         If the branch wrote only added columns, their values are dropped with rows that the commit deleted, and rows
@@ -282,22 +282,26 @@ class _FollowedChanges:
                 after is None
                 or after.physical_rows != before.physical_rows
                 or after.deletion_file != before.deletion_file
-                or _field_places(before, mine) != _field_places(after, mine)
+                or _locate_fields(before, mine) != _locate_fields(after, mine)
             ):
                 raise _conflict_error(version, Merge.name, self._name_fragments([number]))
-            if number in self.rows and _stored_fields(after) - _stored_fields(before) - fork_ids and self._moves_rows():
+            if (
+                number in self.rows
+                and _list_stored_fields(after) - _list_stored_fields(before) - fork_ids
+                and self._moves_rows()
+            ):
                 raise RetryableConflictError(
                     f"version {version} (Merge) set columns of rows of fragment {number}, which the branch moved away"
                 )
         self._note(now.values())
 
 
-def _stored_fields(fragment: Fragment) -> frozenset[int]:
+def _list_stored_fields(fragment: Fragment) -> frozenset[int]:
     """The fields that files of a fragment hold."""
     return frozenset(number for file in fragment.files for number, _ in file.columns())
 
 
-def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
+def _locate_fields(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
     """The place of each field's values: field, file, base path and column of the file."""
     return {
         (number, file.path, file.base_id, column)
@@ -378,14 +382,14 @@ def check_new_keys(branch: Branch, changes: BranchChanges, inserted: KeyExistenc
     """
     if inserted.is_empty or not new.fragments:
         return
-    columns = _key_columns(new.source, inserted)
+    columns = _find_key_columns(new.source, inserted)
     mine = _hash_rows(inserted) if inserted.key_hashes is not None else _read(branch, changes, inserted)
     for batch in new.batches(columns):
         if np.isin(key_hashes(batch, columns), mine).any():
             raise RetryableConflictError("a key that the branch inserted has been inserted since the fork")
 
 
-def _key_columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
+def _find_key_columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
     """The columns of the key, if equal keys have equal values there."""
     by_id = {field.id: field for field in source.manifest.schema.fields}
     fields = [by_id[number] for number in inserted.field_ids if number in by_id]
@@ -402,7 +406,7 @@ def _hash_rows(inserted: KeyExistenceFilter) -> npt.NDArray[np.uint64]:
 
 def _read(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter) -> npt.NDArray[np.uint64]:
     """The keys of all rows that the branch wrote: rows that it moved replace others of the same keys."""
-    columns = _key_columns(branch.head, inserted)
+    columns = _find_key_columns(branch.head, inserted)
     written = (live_rows(branch.head, fragment, columns) for fragment in changes.added)
     hashes = [key_hashes(batch.drop_null(), columns) for batches in written for batch, _ in batches]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))

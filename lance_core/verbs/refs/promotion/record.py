@@ -61,7 +61,7 @@ def promotion_token(branch: Branch, version: int) -> str:
     return f"{unique}@{version}"
 
 
-def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
+def read_commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
     """The transactions of the versions after `after` up to `until`, except those that are not known any more.
 
     They are known of versions that were cleaned up by this library while a branch was open (`commit.history`).
@@ -105,7 +105,7 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
     Raises:
         BranchConflictError: An undo or a restore removed the rows.
     """
-    later = taken_back_by(version, commits)
+    later = find_version_that_took_back(version, commits)
     is_newer = later is not None and isinstance(commits[later].operation, Overwrite)
     if later is not None and (not is_newer or TAKES_BACK_KEY in commits[later].properties):
         raise BranchConflictError(
@@ -126,7 +126,7 @@ def _replaces_all(commit: Transaction) -> bool:
     return is_overwrite or isinstance(commit.operation, Restore)
 
 
-def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | None:
+def find_version_that_took_back(version: int, commits: Mapping[int, Transaction]) -> int | None:
     """The version that undid a version, restored an older one or overwrote the table; None if the rows are there.
 
     Args:
@@ -149,7 +149,7 @@ def taken_back_by(version: int, commits: Mapping[int, Transaction]) -> int | Non
     return taken_back
 
 
-def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
+def merge_properties(commits: Iterable[Transaction]) -> dict[str, str]:
     """Merge the transaction properties of several commits into those of one."""
     values: dict[str, dict[str, None]] = {}
     slices: dict[str, FilledSlice] = {}
@@ -162,7 +162,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
     return merged | slice_properties(sorted(slices.values(), key=lambda part: part.name))
 
 
-def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
+def merge_inserted_keys(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
     """The keys that commits inserted, so that a writer of the same keys conflicts; None if none are recorded.
 
     Lists of keys are merged. If a commit has a filter without a list of keys, the result contains any key.
@@ -198,7 +198,7 @@ def _parse_strings(value: str | None) -> list[str]:
     return [str(item) for item in content] if isinstance(content, list) else []
 
 
-def known_equal_version(head: Manifest, version: int) -> int:
+def find_equal_version(head: Manifest, version: int) -> int:
     """The newest version that is recorded to have the rows of an earlier one, whose commits may be cleaned up."""
     row_change = RowChange.of(head.config)
     is_recorded = row_change is not None and row_change.version <= version
@@ -210,5 +210,5 @@ def find_change_after(branch: Branch, version: int, commits: Mapping[int, Transa
     head = branch.head.manifest
     if version > head.version:
         return version
-    later = range(known_equal_version(head, version) + 1, head.version + 1)
+    later = range(find_equal_version(head, version) + 1, head.version + 1)
     return next((at for at in later if at not in commits or changes_rows(commits[at])), None)

@@ -14,7 +14,7 @@ from lance_core.table.rowids import decode_versions
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 
 
-def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter | None) -> Update:
+def build_promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter | None) -> Update:
     """Express a branch's changes as an Update of the fork version.
 
     New fragments have the branch's row ids, but no fragment ids and deletion files, which the commit adds.
@@ -24,7 +24,9 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
         changes: What it changed.
         inserted: The keys that it inserted.
     """
-    fields = {before.id: tuple(sorted(_changed_fields(branch, before, after))) for before, after in changes.updated}
+    fields = {
+        before.id: tuple(sorted(_find_changed_fields(branch, before, after))) for before, after in changes.updated
+    }
     modified = sorted({field for changed in fields.values() for field in changed})
     only_columns = bool(modified) and not (changes.added or changes.removed or changes.rows_removed)
     moved = any(fragment.row_ids is not None for fragment in changes.added)
@@ -32,14 +34,14 @@ def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExiste
     return Update(
         removed_fragment_ids=tuple(fragment.id for fragment in changes.removed),
         updated_fragments=tuple(_update_fragment(branch, before, after) for before, after in changes.updated),
-        new_fragments=tuple(_new_fragment(branch, fragment) for fragment in changes.added),
+        new_fragments=tuple(_renumber_fragment(branch, fragment) for fragment in changes.added),
         fields_modified=tuple(modified),
         # It is not recorded which columns of moved rows changed, so no index by row id may keep covering these rows.
         fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()) if moved else (),
         update_mode=UpdateMode.REWRITE_COLUMNS if only_columns else UpdateMode.REWRITE_ROWS,
         inserted_rows=inserted,
         updated_fragment_fields={i: changed for i, changed in fields.items() if changed},
-        updated_fragment_offset_bitmaps=dict(_changed_offsets(branch, changes)),
+        updated_fragment_offset_bitmaps=dict(_find_changed_offsets(branch, changes)),
     )
 
 
@@ -53,21 +55,21 @@ def _update_fragment(branch: Branch, before: Fragment, after: Fragment) -> Fragm
     )
 
 
-def _new_fragment(branch: Branch, fragment: Fragment) -> Fragment:
+def _renumber_fragment(branch: Branch, fragment: Fragment) -> Fragment:
     return replace(
         branch.as_parents(fragment), id=0, deletion_file=None, last_updated_at_versions=None, created_at_versions=None
     )
 
 
-def _changed_fields(branch: Branch, before: Fragment, after: Fragment) -> Iterator[int]:
+def _find_changed_fields(branch: Branch, before: Fragment, after: Fragment) -> Iterator[int]:
     """Yield the fields that are in other files than before."""
-    places = _file_places(branch.as_seen(before))
-    for field, place in _file_places(after).items():
+    places = _locate_files(branch.as_seen(before))
+    for field, place in _locate_files(after).items():
         if places.get(field) != place:
             yield field
 
 
-def _file_places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
+def _locate_files(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     return {
         field: (file.path, file.base_id, column)
         for file in fragment.files
@@ -76,10 +78,10 @@ def _file_places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     }
 
 
-def _changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tuple[int, bytes]]:
+def _find_changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tuple[int, bytes]]:
     """Yield, by fragment, the rows whose recorded version is after the fork, where values changed in place."""
     for before, after in changes.updated:
-        if after.last_updated_at_versions is None or not any(_changed_fields(branch, before, after)):
+        if after.last_updated_at_versions is None or not any(_find_changed_fields(branch, before, after)):
             continue
         versions = decode_versions(after.last_updated_at_versions, after.physical_rows)
         stamped = np.flatnonzero(versions > branch.fork_version)

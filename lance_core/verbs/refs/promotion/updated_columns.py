@@ -82,12 +82,12 @@ def fit_updated_columns(
     Raises:
         RetryableConflictError: Rows cannot be followed, or the branch wrote only a part of a column.
     """
-    fork = _with_columns(branch.parent, branch.parent.manifest, added)
-    after = _with_columns(branch.parent, latest, added)
+    fork = _add_columns(branch.parent, branch.parent.manifest, added)
+    after = _add_columns(branch.parent, latest, added)
     added_names = frozenset(field.name for field in added)
     live = {before.id: live_offsets(branch.head, head_fragment) for before, head_fragment in changes.updated}
     fragment_files: dict[int, dict[str, DataFile]] = defaultdict(dict)
-    for column, written in _by_column(fork.manifest.schema, operation, live):
+    for column, written in _group_by_column(fork.manifest.schema, operation, live):
         pending = PendingColumns(
             source=fork, columns=Schema(fields=(column,)), added=added_names, written=tuple(written)
         )
@@ -106,13 +106,13 @@ def fit_updated_columns(
     return UpdatedColumns(files=by_fragment, rows=_mark_rows(fork, latest, operation, by_fragment))
 
 
-def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
+def _add_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
     """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
     return source.at(replace(manifest, schema=schema))
 
 
-def _by_column(
+def _group_by_column(
     schema: Schema, operation: Update, live: Mapping[int, BitMap]
 ) -> Iterator[tuple[Field, list[WrittenColumns]]]:
     """Yield each column with its files, by fragment of the fork version."""

@@ -11,7 +11,7 @@ import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.maintenance.cleanup import plan as cleanup_plan
 
-automatic = importlib.import_module("lance_core.maintenance.cleanup.automatic")  # the function has the same name
+automatic = importlib.import_module("lance_core.maintenance.cleanup.automatic")
 
 KINDS = ("local", "memory", "sqlite", "s3", "dynamodb")
 
@@ -102,7 +102,7 @@ def test_automatic_cleanup_reaches_branches(branch, monkeypatch):
     settings = {"interval": "1", "older_than": "0s", "retain_versions": "1"}
     configuration = {f"lance.auto_cleanup.{name}": value for name, value in settings.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(automatic, "auto_cleanup_after", lambda *_: None)
+        patch.setattr(automatic, "run_auto_cleanup_after", lambda *_: None)
         work.update_config(configuration)
         work.delete("a = 100")
         work.delete("a = 100")

@@ -10,7 +10,7 @@ from lance_core.cli.app import cli
 from lance_core.errors import BranchConflictError
 from lance_core.table.operations import Append, Restore
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.refs.promotion.record import taken_back_by
+from lance_core.verbs.refs.promotion.record import find_version_that_took_back
 
 
 @pytest.fixture
@@ -91,5 +91,5 @@ def test_restore_of_a_version_whose_commit_is_not_known():
         5: Transaction(read_version=4, operation=Restore(version=2)),
         6: Transaction(read_version=5, operation=Restore(version=4)),
     }
-    assert taken_back_by(2, commits) == 3
-    assert taken_back_by(2, {number: commits[number] for number in (3, 5)}) is None
+    assert find_version_that_took_back(2, commits) == 3
+    assert find_version_that_took_back(2, {number: commits[number] for number in (3, 5)}) is None
