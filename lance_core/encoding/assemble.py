@@ -1,4 +1,4 @@
-"""Builds Arrow arrays from decoded levels and values; the reading counterpart of `levels.repdef`.
+"""Builds Arrow arrays from decoded levels and values; the reading counterpart of `repdef`.
 
 A column is one path from a top-level field to a leaf. Its array is built from the leaf outwards, one layer at a time,
 with structs that hold only the child on the path; `merge_columns` merges the columns of one top-level field.
@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array
-from lance_core.encoding.levels.repdef import ItemLayer, ListLayer, Mask, unravel
 from lance_core.encoding.page import DecodedRows, RowRuns
+from lance_core.encoding.repdef import ItemLayer, ListLayer, Mask, unravel
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of, field_to_arrow
 from lance_core.schema.field import is_column, is_packed, layer_kind, list_size

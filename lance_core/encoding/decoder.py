@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
-from lance_core.encoding.levels.repdef import Layer
 from lance_core.encoding.page import DecodedRows, PageInfo, RowRuns, Steps
+from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field

@@ -29,8 +29,8 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     array_to_block,
 )
-from lance_core.encoding.levels.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
 from lance_core.encoding.repeat import Choices
 from lance_core.encoding.structural import chunk_layout, constant, fullzip
 from lance_core.errors import InvalidInputError, UnsupportedError

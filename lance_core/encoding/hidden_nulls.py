@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.encoding.levels.repdef import Layer
+from lance_core.encoding.repdef import Layer
 
 
 def hides_nulls(description: Message) -> bool:

@@ -41,7 +41,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.compression.chunks import expand_runs
 from lance_core.encoding.datablock import DataBlock
-from lance_core.encoding.levels.repdef import Levels
+from lance_core.encoding.repdef import Levels
 from lance_core.errors import CorruptFileError
 
 TYPES: Final[dict[str, type[Message]]] = {

@@ -24,8 +24,8 @@ from lance_core.encoding.compression import ChunkBuffers, chunk_gatherer, decode
 from lance_core.encoding.compression.chunks import ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
-from lance_core.encoding.levels.repdef import Layer, wire_layers
 from lance_core.encoding.page import SMALL_PAGE, ByteRange, BytesLike, PageInfo, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, wire_layers
 from lance_core.encoding.structural.chunk_layout import take_one_apart
 from lance_core.encoding.structural.gathered import decode_some_levels
 from lance_core.errors import CorruptFileError

@@ -41,8 +41,8 @@ from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
 from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
 from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
-from lance_core.encoding.levels.repdef import Layer, null_mask, wire_layers
 from lance_core.encoding.page import EncodedPage, page_encoding
+from lance_core.encoding.repdef import Layer, null_mask, wire_layers
 from lance_core.schema import Schema
 
 _ANY_NUMBER: Final = 2**31 - 1

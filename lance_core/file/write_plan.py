@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import Packable, check_writable, encoding_options
 from lance_core.encoding.concatenate import concatenate
-from lance_core.encoding.levels.repdef import has_nulls_inside
+from lance_core.encoding.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.metadata import FileVersion

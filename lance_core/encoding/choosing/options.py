@@ -26,7 +26,7 @@ Checks that values can be written: some types of a schema cannot be stored in fi
     maps                    from 2.1 on, although pylance writes them from 2.2 on
     fixed size lists        of numbers, of such lists, of the null type, and, as maps, of structs
     fixed_size_binary(0)    as a constant page in 2.2, not before
-    packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
+    packed structs          stored row by row in one column (see `is_packed`); their fields can be
         2.0                     numbers of whole bytes, and fixed size lists of such numbers
         2.1                     numbers of whole bytes
         2.2                     numbers of whole bytes, strings, bytes, and fixed size lists
@@ -42,7 +42,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.repdef import has_nulls_inside
+from lance_core.encoding.repdef import has_nulls_inside
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 from lance_core.schema.field import is_blob_v2, is_packed

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
-from lance_core.encoding.levels.repdef import null_mask
 from lance_core.encoding.page import Bytes
+from lance_core.encoding.repdef import null_mask
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 

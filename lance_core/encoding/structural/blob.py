@@ -31,8 +31,8 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
-from lance_core.encoding.levels.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
 from lance_core.encoding.page import DecodedRows, EncodedPage, RowRuns, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
 from lance_core.encoding.structural import chunk_layout, fullzip
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema

@@ -44,8 +44,8 @@ from lance_core.encoding.compression.chunks import Counts, equal_steps
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
 from lance_core.encoding.compression.rle import levels_are_runs
 from lance_core.encoding.datablock import FixedWidthBlock
-from lance_core.encoding.levels.repdef import LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, empty_bytes
+from lance_core.encoding.repdef import LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.errors import CorruptFileError
 
 _PADDING: Final = 0xFE

@@ -22,8 +22,8 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLa
 from lance_core.encoding.compression import decode_block, encode_block
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, num_runs
-from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.page import Bytes, BytesLike, DecodedRows, EncodedPage, PageInfo, RowRuns, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.errors import CorruptFileError
 
 MAX_INLINE_BYTES: Final = 32

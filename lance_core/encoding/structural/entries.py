@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from lance_core.encoding.compression.chunks import Counts
-from lance_core.encoding.levels.repdef import Layer, Mask, slot_levels
 from lance_core.encoding.page import Bytes
+from lance_core.encoding.repdef import Layer, Mask, slot_levels
 from lance_core.errors import CorruptFileError
 
 _FEW_ROWS: Final = 16

@@ -29,16 +29,6 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLay
 from lance_core.encoding.compression import decode_per_value, encode_per_value
 from lance_core.encoding.compression.chunks import Counts, expand_runs, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
-from lance_core.encoding.levels.repdef import (
-    Layer,
-    LevelArray,
-    Levels,
-    Mask,
-    count_lists,
-    max_definition,
-    slot_mask,
-    wire_layers,
-)
 from lance_core.encoding.page import (
     SMALL_PAGE,
     Bytes,
@@ -52,6 +42,16 @@ from lance_core.encoding.page import (
     coalesced,
     empty_bytes,
     merged_ranges,
+)
+from lance_core.encoding.repdef import (
+    Layer,
+    LevelArray,
+    Levels,
+    Mask,
+    count_lists,
+    max_definition,
+    slot_mask,
+    wire_layers,
 )
 from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
 from lance_core.errors import CorruptFileError

@@ -12,7 +12,6 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockL
 from lance_core.encoding.compression import ChunkBuffers, decode_block, decode_blocks, decode_miniblock
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
-from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, count_lists
 from lance_core.encoding.page import (
     SMALL_PAGE,
     ByteRange,
@@ -26,6 +25,7 @@ from lance_core.encoding.page import (
     coalesced,
     merged_ranges,
 )
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists
 from lance_core.encoding.structural.chunk_layout import ChunkParts, take_apart
 from lance_core.encoding.structural.gathered import can_gather, decode_some, decode_some_levels
 from lance_core.errors import CorruptFileError

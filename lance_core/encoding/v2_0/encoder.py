@@ -19,8 +19,8 @@ from lance_core.encoding.compression import fsst
 from lance_core.encoding.compression.general import compressed_bytes
 from lance_core.encoding.compression.packed_struct import join_rows
 from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
-from lance_core.encoding.levels.repdef import null_mask
 from lance_core.encoding.page import BytesLike, EncodedPage
+from lance_core.encoding.repdef import null_mask
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import is_packed

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.encoding.levels import repdef
+from lance_core.encoding import repdef
 from lance_core.maintenance.verify.files import verify
 
 ROWS = 1200

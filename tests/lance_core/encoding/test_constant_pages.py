@@ -3,8 +3,8 @@
 import pytest
 
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout
-from lance_core.encoding.levels.repdef import Layer
 from lance_core.encoding.page import PageInfo, RowRuns
+from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import constant
 from lance_core.errors import CorruptFileError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lance_core.encoding.levels.repdef import Layer
+from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import entries
 from lance_core.encoding.structural.entries import EntryForm, find_entries
 from lance_core.errors import CorruptFileError

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lance_core.encoding.assemble import assemble, merge_columns
 from lance_core.encoding.datablock import array_to_block
-from lance_core.encoding.levels.repdef import Layer, Levels, null_mask, shred, unravel
 from lance_core.encoding.page import DecodedRows, RowRuns
+from lance_core.encoding.repdef import Layer, Levels, null_mask, shred, unravel
 from lance_core.encoding.structural.entries import control_bytes
 from lance_core.errors import CorruptFileError
 from lance_core.schema import schema_from_arrow
