@@ -51,7 +51,7 @@ def assets_of_table(
         if key not in refs_by_key and _located(root, ref) == uri:
             refs_by_key[key] = ref
     recorded = _recorded_uris(context.instance)
-    written = _named_by_table(dataset)
+    written = {*owners(dataset.schema).values(), *_writers(dataset)}
     for key, place in recorded.items():
         if key in refs_by_key or key in defined:
             continue
@@ -89,11 +89,6 @@ def _uri_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> str | None:
         return lance_core.canonical_uri(value) if isinstance(value, str) else None
     except LanceError:
         return None
-
-
-def _named_by_table(dataset: lance_core.LanceDataset) -> set[str]:
-    """The assets that the commits and the columns of a table name."""
-    return {*owners(dataset.schema).values(), *_writers(dataset)}
 
 
 def _writers(dataset: lance_core.LanceDataset) -> Iterator[str]:

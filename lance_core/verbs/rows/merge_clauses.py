@@ -1,24 +1,30 @@
 """The clauses of a merge (`merge_insert`), and the check that the source's columns fit the clauses and the dataset.
 
-Evaluate the conditions of a merge, and check before it that they fit the columns.
+Conditions are over these columns:
 
-clause                               columns of the condition
-when_matched_update_all              source.<column>, target.<column>
-when_not_matched_by_source_delete    <column> of the dataset; blobs are descriptions, as in a delete
+    clause                               columns of the condition
+    when_matched_update_all              source.<column>, target.<column>
+    when_not_matched_by_source_delete    <column> of the dataset; blobs are descriptions, as in a delete
 
-Structs of a merge's source that lack fields of the dataset: updated rows keep the old values of these fields.
+Where a struct of the source lacks fields of the dataset, updated rows keep the old values of these fields:
 
-dataset     s: struct<a, b, c: struct<d, e>>
-source      s: struct<a, c: struct<d>>
-updated     a and c.d of the source, b and c.e of the row; null only if both structs are
+    dataset     s: struct<a, b, c: struct<d, e>>
+    source      s: struct<a, c: struct<d>>
+    updated     a and c.d of the source, b and c.e of the row; null only if both structs are
+
+Keys of the source are converted to the types of the dataset's columns, by value. A merge that only deletes writes no
+value of its source, so its keys can have any type: 7 is the same key as int64, as double and as decimal. A value that
+the column's type cannot hold exactly is the key of no row, and is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +40,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.rows.keys_by_value import keys_by_value
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
@@ -307,3 +312,90 @@ def _as_struct(table: pa.Table) -> pa.ChunkedArray:
     whole = combined(table)
     arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
     return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])
+
+
+_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], ...], ...]] = (
+    (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    (pa.types.is_string, pa.types.is_large_string),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    (pa.types.is_timestamp,),
+    (pa.types.is_date,),
+    (pa.types.is_time,),
+    (pa.types.is_duration,),
+)
+
+
+def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether values of the two types can be equal."""
+    alike = any(any(is_one(left) for is_one in kinds) and any(is_one(right) for is_one in kinds) for kinds in _KINDS)
+    return alike and (getattr(left, "tz", None) is None) == (getattr(right, "tz", None) is None)
+
+
+def keys_by_value(keys: pa.Table, target: pa.Schema) -> pa.Table:
+    """The keys in the dataset's types, without keys that these types cannot hold; incomparable columns stay.
+
+    Args:
+        keys: The key columns.
+        target: The same columns in the dataset's types.
+    """
+    fitting = np.ones(keys.num_rows, np.bool_)
+    columns = []
+    for name, column in zip(keys.column_names, keys.columns, strict=True):
+        kind = target.field(name).type
+        if column.type == kind or not _are_comparable(column.type, kind):
+            columns.append(column)
+            continue
+        values, exact = _convert_exactly(column, kind)
+        columns.append(values)
+        fitting &= exact
+    converted_keys = pa.table(columns, names=keys.column_names)
+    return converted_keys if fitting.all() else converted_keys.filter(pa.array(fitting))
+
+
+def _convert_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
+    """The values in another type, null where it cannot hold them exactly, and a mask of the values that it holds."""
+    if all(any(is_one(side) for is_one in _KINDS[0][1:]) for side in (column.type, kind)) or _is_mixed(
+        column.type, kind
+    ):
+        new_values = [None if value is None else _convert_number(value, kind) for value in column.to_pylist()]
+    else:
+        try:
+            return column.cast(kind), np.ones(len(column), np.bool_)
+        except pa.ArrowInvalid:
+            new_values = [_cast(value, kind) for value in column]
+    missing = column.is_null().to_numpy()
+    exact = np.array([value is not None for value in new_values], np.bool_) | missing
+    return pa.chunked_array([pa.array([_as_python(value) for value in new_values], kind)]), exact
+
+
+def _is_mixed(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether one type is an integer and the other a float or a decimal."""
+    return pa.types.is_integer(left) != pa.types.is_integer(right) and any(is_one(left) for is_one in _KINDS[0])
+
+
+def _as_python(value: Any) -> Any:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """The value in another type; None if that type cannot hold it."""
+    try:
+        return value.cast(kind) if value.is_valid else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def _convert_number(value: float | Decimal, kind: pa.DataType) -> Any:
+    """A number in another type; None if that type cannot hold it."""
+    if pa.types.is_floating(kind):
+        with np.errstate(over="ignore"):
+            near = np.dtype(kind.to_pandas_dtype()).type(value)
+        return near if float(near) == value or math.isnan(value) else None
+    if not math.isfinite(value):
+        return None
+    exact = Decimal(value)
+    try:
+        number = pa.scalar(int(exact) if pa.types.is_integer(kind) else exact, kind).as_py()
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+    return number if number == exact else None

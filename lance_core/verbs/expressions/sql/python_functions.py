@@ -152,13 +152,9 @@ def _map_rows(function: Callable[..., Any]) -> Callable[..., list[Any]]:
 
     def over_rows(_kind: pa.DataType, *arrays: pa.Array) -> list[Any]:
         columns = [array.to_pylist() for array in arrays]
-        return [None if None in row else function(*row) for row in _zip(columns)]
+        return [None if None in row else function(*row) for row in zip(*columns, strict=True)]
 
     return over_rows
-
-
-def _zip(columns: list[list[Any]]) -> Any:
-    return zip(*columns, strict=True)
 
 
 def _remainder(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
