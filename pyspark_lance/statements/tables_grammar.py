@@ -199,7 +199,7 @@ def _change_of_column(cursor: Cursor) -> dict[str, Any]:
     if cursor.take_if("DROP NOT NULL"):
         return {"nullable": True}
     if cursor.take_if("COMMENT"):
-        return {"parse_comment": cursor.string("the comment")}
+        return {"comment": cursor.string("the comment")}
     remedy = "TYPE, COMMENT, SET NOT NULL or DROP NOT NULL"
     if cursor.sees("FIRST") or cursor.sees("AFTER"):
         remedy += ": columns keep their order; a query names them in the order that it needs"

@@ -225,7 +225,7 @@ def test_sources_that_do_not_fit_are_rejected_before_a_job(spark, table):
         pyspark_lance.merge(boom.selectExpr("id", "x as y"), table, on="id")
     with pytest.raises(InvalidInputError, match="when_matched 'upsert'"):
         pyspark_lance.merge(boom, table, on="id", when_matched="upsert")
-    with pytest.raises(InvalidInputError, match="not configured"):
+    with pytest.raises(InvalidInputError, match="each of the arguments when_"):
         pyspark_lance.merge(boom, table, on="id", when_matched=None, when_not_matched=None)
     with pytest.raises(SchemaError, match="column 's'"):
         pyspark_lance.merge(spark.sql("select id, array(id) as s from range(3)"), table, on="id")

@@ -102,6 +102,6 @@ def test_a_path_has_the_storage_options_of_the_closest_catalog(spark, tmp_path, 
             ("t.lance", 0, "t.lance"), ("in/../t.lance", 0, "t.lance"), ("inner/t.lance", 0, "inner/t.lance"),
         ):  # fmt: skip
             for uri in (f"{tmp_path}/{path}", f"file://{tmp_path}/{path}", path):
-                found = finder.find(TableName(parts=("lance", uri)))
+                found = finder.locate(TableName(parts=("lance", uri)))
                 assert (found.storage_options, found.path) == ({"of": names[owner]}, inner), uri
-        assert finder.find(TableName(parts=("lance", f"{tmp_path}-x/t.lance"))).catalog is None
+        assert finder.locate(TableName(parts=("lance", f"{tmp_path}-x/t.lance"))).catalog is None
