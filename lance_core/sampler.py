@@ -16,7 +16,7 @@ from lance_core.arguments import checked, checked_methods
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.lance_dataset import dataset as open_dataset
 from lance_core.dataset.reading import row_positions
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError
 
 __all__ = ["ShardedBatchIterator", "ShardedBatchSampler", "ShardedFixedBatchSampler", "maybe_sample"]
@@ -54,7 +54,7 @@ def maybe_sample(
         return
     chosen = _choose_rows(np.asarray(row_positions(source, filt)), n, max_takes)
     for start in range(0, len(chosen), batch_size):
-        table = combined(source.take(chosen[start : start + batch_size], requested_columns), keeps_chunks=True)
+        table = combine_chunks(source.take(chosen[start : start + batch_size], requested_columns), keeps_chunks=True)
         yield from table.to_batches()
 
 
@@ -246,4 +246,4 @@ def _take_batches(dataset: LanceDataset, rows: Any, columns: Any, with_row_id: b
     if with_row_id:
         names = dataset.schema.names if columns is None else columns
         columns = {**names, "_rowid": "_rowid"} if isinstance(names, Mapping) else [*names, "_rowid"]
-    yield from combined(dataset.take(rows, columns), keeps_chunks=True).to_batches()
+    yield from combine_chunks(dataset.take(rows, columns), keeps_chunks=True).to_batches()

@@ -43,7 +43,7 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
     leaf_layer = layers[0]
     if not isinstance(leaf_layer, ItemLayer):
         raise CorruptFileError("the innermost layer is a list")
-    array = _leaf_array(path[-1], decoded, unraveled.num_slots, leaf_layer.validity)
+    array = _assemble_leaf(path[-1], decoded, unraveled.num_slots, leaf_layer.validity)
     child = path[-1]
     # Fixed size lists of structs have no levels of their own: they and the layers around them have one level per item.
     step = 1
@@ -184,7 +184,7 @@ def _bitmap(valid: Mask | None) -> pa.Buffer | None:
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Mask | None) -> pa.Array:
+def _assemble_leaf(field: Field, decoded: DecodedRows, num_slots: int, validity: Mask | None) -> pa.Array:
     kind = arrow_type_of(field)
     values = decoded.values
     if pa.types.is_struct(kind) and kind.num_fields == 0:
@@ -195,16 +195,16 @@ def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Ma
     _check_length(values.num_values, num_slots)
     bitmap = _bitmap(validity)
     if pa.types.is_dictionary(kind):
-        return _dictionary_array(kind, values, decoded.items, bitmap)
+        return _assemble_dictionary(kind, values, decoded.items, bitmap)
     if not decoded.items:
         return block_to_array(values, kind, bitmap)
     if is_packed(field):
         raise CorruptFileError(f"field {field.name!r}: packed structs have no dictionary")
-    items = _items_array(decoded.items, kind)
+    items = _assemble_items(decoded.items, kind)
     return items.take(_indices(values, len(items), bitmap))
 
 
-def _items_array(items: Sequence[DataBlock], kind: pa.DataType) -> pa.Array:
+def _assemble_items(items: Sequence[DataBlock], kind: pa.DataType) -> pa.Array:
     first = items[0]
     if pa.types.is_boolean(kind) and isinstance(first, FixedWidthBlock) and first.num_values == 1:
         # The value of a constant page takes a whole byte.
@@ -227,9 +227,11 @@ def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.
     return indices
 
 
-def _dictionary_array(kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None) -> pa.Array:
+def _assemble_dictionary(
+    kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None
+) -> pa.Array:
     if not items:
         return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
-    dictionary = _items_array(items, kind.value_type)
+    dictionary = _assemble_items(items, kind.value_type)
     indices = _indices(values, len(dictionary), bitmap).cast(kind.index_type)
     return pa.DictionaryArray.from_arrays(indices, dictionary)

@@ -34,11 +34,11 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
     if not has_dictionary(kind):
         return pa.concat_arrays(arrays)
     if pa.types.is_dictionary(kind):
-        arrays = [without_null_values(array) for array in arrays]
+        arrays = [move_nulls_to_indices(array) for array in arrays]
     try:
         return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
     except pa.ArrowInvalid:
-        pruned = [without_unused(array) for array in arrays]
+        pruned = [drop_unused_items(array) for array in arrays]
     return pa.concat_arrays(_share_values(pruned))
 
 
@@ -48,7 +48,7 @@ def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
     Arrow's unification counts one value less than indices can.
     """
     parts: dict[tuple[str, ...], list[pa.Array]] = {}
-    for path, leaf in itertools.chain.from_iterable(dictionaries_of(array, ()) for array in arrays):
+    for path, leaf in itertools.chain.from_iterable(find_dictionaries(array, ()) for array in arrays):
         parts.setdefault(path, []).append(leaf.dictionary)
     values = {path: pa.concat_arrays(dictionaries).unique() for path, dictionaries in parts.items()}
 
@@ -67,7 +67,7 @@ def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
     return [change_dictionaries(array, change) for array in arrays]
 
 
-def combined(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
+def combine_chunks(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
     """A table with one chunk in each column.
 
     Args:
@@ -118,7 +118,7 @@ def _take_column(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
             return pa.chunked_array(list(_take_runs(column, np.asarray(places))), kind)
     values, size = column.cast(kind.value_type).take(places), capacity(kind.index_type)
     pieces = (values.slice(start, size).combine_chunks() for start in range(0, len(values), size))
-    return pa.chunked_array([encoded(piece, kind) for piece in pieces], kind)
+    return pa.chunked_array([encode_as_dictionary(piece, kind) for piece in pieces], kind)
 
 
 def _take_runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
@@ -129,13 +129,13 @@ def _take_runs(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Iterat
         yield column.chunk(chunks[run[0]]).take(pa.array(places[run] - starts[chunks[run[0]]]))
 
 
-def encoded(values: Any, kind: Any) -> pa.Array:
+def encode_as_dictionary(values: Any, kind: Any) -> pa.Array:
     """Values as a dictionary."""
     array = values.dictionary_encode()
     return pa.DictionaryArray.from_arrays(array.indices.cast(kind.index_type), array.dictionary, ordered=kind.ordered)
 
 
-def without_null_values(array: Any) -> Any:
+def move_nulls_to_indices(array: Any) -> Any:
     """A dictionary array with null indices where values of the dictionary were null."""
     dictionary = array.dictionary
     if not dictionary.null_count:
@@ -170,28 +170,28 @@ def capacity(index_type: Any) -> int:
     return int(2 ** (index_type.bit_width - pa.types.is_signed_integer(index_type)))
 
 
-def fewest_values(kind: pa.DataType) -> int:
+def find_smallest_capacity(kind: pa.DataType) -> int:
     """The fewest values that a dictionary in a type counts; 0 if there is none."""
     return min(map(capacity, _index_types(kind)), default=0)
 
 
-def dictionaries_of(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def find_dictionaries(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The dictionary arrays that an array consists of, by path."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         yield path, array
     elif pa.types.is_struct(kind):
         for index, field in enumerate(kind):
-            yield from dictionaries_of(array.field(index), (*path, field.name))
+            yield from find_dictionaries(array.field(index), (*path, field.name))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from dictionaries_of(array.flatten(), (*path, "item"))
+        yield from find_dictionaries(array.flatten(), (*path, "item"))
     elif pa.types.is_fixed_size_list(kind):
-        yield from dictionaries_of(array.values, (*path, "item"))
+        yield from find_dictionaries(array.values, (*path, "item"))
     elif pa.types.is_map(kind):
-        yield from dictionaries_of(_map_to_list(array), path)
+        yield from find_dictionaries(_map_to_list(array), path)
 
 
-def used_values(array: Any) -> pa.Array:
+def collect_used_values(array: Any) -> pa.Array:
     """The distinct values of a dictionary that its rows use, without null."""
     return array.dictionary.take(pc.unique(array.indices.drop_null())).drop_null()
 
@@ -220,9 +220,9 @@ class DictionaryRoom:
         used_by_path = dict(self._used)
         for name, arrays in zip(self._names, columns, strict=True):
             for path, array in (
-                dictionary for a in arrays if name is not None for dictionary in dictionaries_of(a, (name,))
+                dictionary for a in arrays if name is not None for dictionary in find_dictionaries(a, (name,))
             ):
-                used = used_values(array)
+                used = collect_used_values(array)
                 earlier = used_by_path.get(path)
                 used_by_path[path] = used.unique() if earlier is None else pa.concat_arrays([earlier, used]).unique()
                 if len(used_by_path[path]) > capacity(array.type.index_type):
@@ -231,7 +231,7 @@ class DictionaryRoom:
         return None
 
 
-def without_unused(array: Any) -> Any:
+def drop_unused_items(array: Any) -> Any:
     """An array whose dictionaries hold the values of its rows alone."""
     return change_dictionaries(array, _drop_unused)
 
@@ -246,7 +246,7 @@ def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any
 
     Args:
         array: The array.
-        change: Gives the new array for a dictionary array and its path, as `dictionaries_of` has it.
+        change: Gives the new array for a dictionary array and its path, as `find_dictionaries` has it.
         path: The path of the array.
     """
     kind = array.type

@@ -103,7 +103,7 @@ class NullBlock:
 DataBlock: TypeAlias = FixedWidthBlock | VariableBlock | FixedSizeListBlock | PackedStructBlock | NullBlock
 
 
-def array_to_block(array: pa.Array) -> DataBlock:
+def view_array_as_block(array: pa.Array) -> DataBlock:
     """View the values of an Arrow array; the validity of the array is not part of the block.
 
     Nothing is copied, except for bits that do not start at a byte, views, and dictionaries (which are expanded).
@@ -119,17 +119,19 @@ def array_to_block(array: pa.Array) -> DataBlock:
     """
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return array_to_block(array.storage)
+        return view_array_as_block(array.storage)
     if pa.types.is_null(kind):
         return NullBlock(num_values=len(array))
     if pa.types.is_dictionary(kind):
-        return array_to_block(array.dictionary_decode())
+        return view_array_as_block(array.dictionary_decode())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return array_to_block(array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()))
+        return view_array_as_block(
+            array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+        )
     if pa.types.is_fixed_size_list(kind):
         return _fixed_size_list_to_block(array)
     if pa.types.is_struct(kind):
-        children = tuple(array_to_block(array.field(i)) for i in range(kind.num_fields))
+        children = tuple(view_array_as_block(array.field(i)) for i in range(kind.num_fields))
         return PackedStructBlock(children=children, num_values=len(array))
     if _is_variable(kind):
         return _variable_to_block(array)
@@ -173,7 +175,7 @@ def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | No
     raise CorruptFileError(f"a {type(block).__name__} cannot be read as {kind}")
 
 
-def offsets_of(lengths: npt.NDArray[np.int64]) -> Offsets:
+def compute_offsets(lengths: npt.NDArray[np.int64]) -> Offsets:
     """Ascending offsets from 0 for values of these lengths: 32 bits wide if they fit, else 64."""
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -238,7 +240,9 @@ def _fixed_size_list_to_block(array: pa.Array) -> FixedSizeListBlock:
     validity = None
     if values.null_count and not pa.types.is_null(values.type):
         validity = _slice_bits(values.buffers()[0], values.offset, len(values))
-    return FixedSizeListBlock(items=array_to_block(values), dimension=dimension, validity=validity, num_values=count)
+    return FixedSizeListBlock(
+        items=view_array_as_block(values), dimension=dimension, validity=validity, num_values=count
+    )
 
 
 def _align(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -330,7 +334,7 @@ def ascends(offsets: npt.NDArray[np.integer[Any]]) -> bool:
     return bool((offsets[1:] >= offsets[:-1]).all())
 
 
-def num_runs(values: npt.NDArray[Any]) -> int:
+def count_runs(values: npt.NDArray[Any]) -> int:
     """The number of runs of equal values."""
     return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, encoding_options
+from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, read_encoding_options
 from lance_core.encoding.choosing.strategy import (
     Limits,
     PageEncoding,
@@ -18,7 +18,7 @@ from lance_core.encoding.choosing.strategy import (
     choose_list,
     choose_packed,
     choose_variable,
-    dictionary_pays,
+    is_dictionary_worthwhile,
 )
 from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
 from lance_core.encoding.datablock import (
@@ -27,10 +27,10 @@ from lance_core.encoding.datablock import (
     FixedWidthBlock,
     PackedStructBlock,
     VariableBlock,
-    array_to_block,
+    view_array_as_block,
 )
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.repdef import Layer, Levels, ShreddedColumn, null_mask, shred
+from lance_core.encoding.repdef import Layer, Levels, ShreddedColumn, find_nulls, shred
 from lance_core.encoding.repeat import Choices
 from lance_core.encoding.structural import chunk_layout, constant, fullzip
 from lance_core.errors import InvalidInputError, UnsupportedError
@@ -90,21 +90,21 @@ def _encode_page(column: ShreddedColumn, limits: Limits, earlier: _Earlier) -> E
         return _encode_empty_struct(column)
     if _is_all_null(levels, values):
         return constant.encode(levels, None, num_rows=num_rows, packs_levels=limits.large_chunks)
-    options = encoding_options(column.field, column.top)
+    options = read_encoding_options(column.field, column.top)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if pa.types.is_struct(values.type):
         check_packed_values(column.field, values)
     if pa.types.is_dictionary(values.type):
         bits = values.type.index_type.bit_width
-        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, options, bits)
-    block = _fill_nulls(array_to_block(values), values)
-    limits = _limits_of(block, limits, options)
+        return _encode_dictionary(levels, _move_nulls_to_indices(values), num_rows, limits, options, bits)
+    block = _fill_nulls(view_array_as_block(values), values)
+    limits = _limit_chunks(block, limits, options)
     choices, number = earlier
     if choices is None:
         return _encode_values(levels, values, block, num_rows, limits, options)[0]
     has_levels = _has_levels(levels)
-    again = choices.again(number, block, has_levels=has_levels)
+    again = choices.reuse_choice(number, block, has_levels=has_levels)
     if again is not None:
         page, _ = _encode_values(levels, values, block, num_rows, limits, options, again)
         if page is not None and choices.fits(number, page, block.num_values, has_levels=has_levels):
@@ -128,7 +128,7 @@ def _encode_values(
     choice = _choose(block, levels, limits, options) if choice is None else choice
     if choice.layout == "dictionary":
         encoded = values.dictionary_encode()
-        if dictionary_pays(array_to_block(encoded.dictionary), block, options):
+        if is_dictionary_worthwhile(view_array_as_block(encoded.dictionary), block, options):
             page = _encode_dictionary(levels, encoded, num_rows, limits, options)
             if page is not None:
                 return page, choice
@@ -150,7 +150,7 @@ def _is_all_null(levels: Levels, values: pa.Array) -> bool:
     return levels.definition is not None and bool((levels.definition != 0).all())
 
 
-def _plain_dictionary(values: Any) -> Any:
+def _move_nulls_to_indices(values: Any) -> Any:
     """A dictionary array without nulls among its items."""
     return values.dictionary_decode().dictionary_encode() if values.dictionary.null_count else values
 
@@ -159,7 +159,7 @@ def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
     """Put an existing value into the slots of nulls, which compresses well and hides the old content of the slots."""
     if not values.null_count or not isinstance(block, FixedWidthBlock) or block.bits_per_value % 8:
         return block
-    nulls = null_mask(values)
+    nulls = find_nulls(values)
     if nulls is None:
         return block
     if block.bits_per_value in (8, 16, 32, 64):
@@ -172,7 +172,7 @@ def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
     return FixedWidthBlock(data=data, bits_per_value=block.bits_per_value, num_values=block.num_values)
 
 
-def _limits_of(block: DataBlock, limits: Limits, options: EncodingOptions) -> Limits:
+def _limit_chunks(block: DataBlock, limits: Limits, options: EncodingOptions) -> Limits:
     """The limits with chunks as small as requested, but large enough for the longest value."""
     if options.chunk_bytes is None or not isinstance(block, VariableBlock) or not block.num_values:
         return limits
@@ -211,7 +211,7 @@ def _encode_choice(
     if not can_be_zipped(block):
         return None
     if isinstance(block, FixedWidthBlock) and block.bits_per_value == 1:
-        block = fullzip.bytes_of_bits(block)
+        block = fullzip.expand_bits(block)
     is_chosen = choice.layout == "fullzip" and isinstance(block, VariableBlock)
     encoding, values = encode_per_value(block, choice.compression if is_chosen else _per_value_name(block))
     return fullzip.encode(levels, values, encoding, num_rows=num_rows)
@@ -254,7 +254,7 @@ def _encode_dictionary(
         indices = indices.fill_null(0)
     words = np.ascontiguousarray(indices.to_numpy(zero_copy_only=False)).astype(f"<u{bits // 8}")
     block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=bits, num_values=words.size)
-    items = array_to_block(values.dictionary)
+    items = view_array_as_block(values.dictionary)
     encoding, data = encode_block(items, choose_items(items, limits, options))
     dictionary = chunk_layout.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
     # Requests for a layout and for byte planes concern values, not indices.

@@ -137,7 +137,7 @@ def as_bytes(buffer: BytesLike) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
-def empty_bytes(size: int) -> Bytes:
+def allocate_bytes(size: int) -> Bytes:
     """An uninitialized array in Arrow's memory, which is released to the system from every thread.
 
     The C library keeps large freed arrays of each thread, including those of numpy.
@@ -145,7 +145,7 @@ def empty_bytes(size: int) -> Bytes:
     return np.frombuffer(pa.allocate_buffer(size), np.uint8) if size else np.empty(0, np.uint8)
 
 
-def merged_ranges(
+def merge_ranges(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], pages: npt.NDArray[np.int64]
 ) -> tuple[list[ByteRange], npt.NDArray[np.int64]]:
     """Ranges of the file that hold all runs of bytes; runs with small gaps between them are merged.
@@ -165,7 +165,7 @@ def merged_ranges(
     return list(zip(starts[first].tolist(), ends[first + counts - 1].tolist(), strict=True)), counts
 
 
-def coalesced(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+def coalesce_pieces(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
     """One array of all pieces, and the start of each piece in it.
 
     Pieces of one mapped file, or of one larger read, are not copied.
@@ -273,11 +273,11 @@ class RowRuns:
         """Whether this is all of ``0 .. num_rows``."""
         return self.starts.size == 1 and int(self.starts[0]) == 0 and int(self.ends[0]) == num_rows
 
-    def shifted(self, by: int) -> RowRuns:
+    def shift(self, by: int) -> RowRuns:
         """These runs, counted from a row `by` rows earlier."""
         return RowRuns(starts=self.starts + by, ends=self.ends + by)
 
-    def clipped(self, start: int, end: int) -> RowRuns:
+    def clip(self, start: int, end: int) -> RowRuns:
         """The part of the runs inside ``start .. end``."""
         first = int(np.searchsorted(self.ends, start, side="right"))
         last = int(np.searchsorted(self.starts, end, side="left"))
@@ -290,7 +290,7 @@ class RowRuns:
             return _all_rows(end - start)
         if start == 0 and self.ends.size and self.ends[-1] <= end:
             return self
-        return self.clipped(start, end).shifted(-start)
+        return self.clip(start, end).shift(-start)
 
     def rows(self) -> Rows:
         """Every row number."""

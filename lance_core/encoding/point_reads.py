@@ -25,13 +25,13 @@ from lance_core.encoding.compression.chunks import ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import SMALL_PAGE, ByteRange, BytesLike, PageInfo, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, wire_layers
+from lance_core.encoding.repdef import Layer, list_layers_of_description
 from lance_core.encoding.structural.chunk_layout import take_one_apart
 from lance_core.encoding.structural.gathered import decode_some_levels
 from lance_core.errors import CorruptFileError
 
-_VALID: Final = wire_layers([Layer.ALL_VALID_ITEM])
-_NULLABLE: Final = wire_layers([Layer.NULLABLE_ITEM])
+_VALID: Final = list_layers_of_description([Layer.ALL_VALID_ITEM])
+_NULLABLE: Final = list_layers_of_description([Layer.NULLABLE_ITEM])
 _MOST_KEPT: Final = 1024 * 1024
 """Most bytes of chunk descriptions, or of a dictionary, that are cached for a page."""
 

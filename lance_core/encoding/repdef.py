@@ -118,7 +118,7 @@ class Unraveled:
     num_slots: int
 
 
-def wire_layers(layers: Sequence[Layer]) -> list[RepDefLayer.ValueType]:
+def list_layers_of_description(layers: Sequence[Layer]) -> list[RepDefLayer.ValueType]:
     """The layers as a page description lists them."""
     return [RepDefLayer.ValueType(layer) for layer in layers]
 
@@ -143,7 +143,7 @@ def slot_levels(layers: Sequence[Layer]) -> int:
     return highest
 
 
-def slot_mask(levels: Levels) -> Mask | None:
+def find_slots(levels: Levels) -> Mask | None:
     """For each level whether it has a slot among the values; None if all have one."""
     if levels.definition is None or count_lists(levels.layers) == 0:
         return None
@@ -166,7 +166,7 @@ def unravel(levels: Levels) -> Unraveled:
     if repetition is not None and levels.num_levels and repetition[0] != count_lists(levels.layers):
         repetition = repetition.copy()
         repetition[0] = count_lists(levels.layers)
-    slots: Mask | None = slot_mask(levels)
+    slots: Mask | None = find_slots(levels)
     num_slots = levels.num_levels if slots is None else int(np.count_nonzero(slots))
     layers: list[ItemLayer | ListLayer] = []
     handed_out, lists = 0, 0
@@ -309,10 +309,10 @@ def shred(field: Field, array: pa.Array) -> Iterator[ShreddedColumn]:
         yield ShreddedColumn(top=field, field=leaf, levels=_finish(entries), values=values, num_rows=num_rows)
 
 
-def null_mask(array: pa.Array) -> Mask | None:
+def find_nulls(array: pa.Array) -> Mask | None:
     """For each slot whether it is null; None if no slot is."""
     if isinstance(array.type, pa.BaseExtensionType):
-        return null_mask(array.storage)
+        return find_nulls(array.storage)
     if pa.types.is_null(array.type):
         return np.ones(len(array), np.bool_) if len(array) else None
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
@@ -338,11 +338,11 @@ def _walk(field: Field, array: pa.Array, entries: _Entries) -> Iterator[tuple[Fi
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_column(field):
-        yield field, _add_items(entries, null_mask(array)), array
+        yield field, _add_items(entries, find_nulls(array)), array
         return
     kind = layer_kind(field)
     if kind == "item":
-        entries = _add_items(entries, null_mask(array))
+        entries = _add_items(entries, find_nulls(array))
         for index, child in enumerate(field.children):
             yield from _walk(child, array.field(index), entries)
     elif kind == "list":
@@ -398,7 +398,7 @@ def _is_below_null(entries: _Entries) -> bool:
 def _add_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     offsets = _list_offsets(array)
     lengths = np.diff(offsets)
-    nulls = null_mask(array)
+    nulls = find_nulls(array)
     alive = _spread(np.ones(lengths.size, np.bool_), entries)
     null_here = None if nulls is None else _spread(nulls, entries)
     if entries.slots is not None:
@@ -480,7 +480,7 @@ def _add_fixed_size_lists(field: Field, entries: _Entries, array: Any) -> tuple[
     if entries.depth is not None:
         raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists are not supported")
     dimension = array.type.list_size
-    entries = _add_items(entries, null_mask(array))
+    entries = _add_items(entries, find_nulls(array))
     values = array.values.slice(array.offset * dimension, len(array) * dimension)
     codes = None if entries.codes is None else np.repeat(entries.codes, dimension)
     return replace(entries, count=entries.count * dimension, codes=codes), values
@@ -494,11 +494,11 @@ def _finish(entries: _Entries) -> Levels:
         repetition = np.uint16(lists) - entries.depth if entries.depth is not None else None
     definition = None
     if entries.codes is not None:
-        definition = _levels_of_codes(entries.layers)[entries.codes]
+        definition = _convert_codes_to_levels(entries.layers)[entries.codes]
     return Levels(layers=layers, num_levels=entries.count, repetition=repetition, definition=definition)
 
 
-def _levels_of_codes(layers: tuple[Layer, ...]) -> LevelArray:
+def _convert_codes_to_levels(layers: tuple[Layer, ...]) -> LevelArray:
     """Definition level of each code: codes count from the root inwards, levels from the leaf outwards."""
     levels = np.zeros(sum(layer.num_levels for layer in layers) + 1, np.uint16)
     code = 0

@@ -36,13 +36,13 @@ from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.choosing.strategy import TINY_VALUES, PageEncoding
 from lance_core.encoding.compression import COMPRESSIONS
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
-from lance_core.encoding.compression.general import Compressor, compressor
+from lance_core.encoding.compression.general import Compressor, read_compressor
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
 from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
-from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
+from lance_core.encoding.compression.variable import block_of_values, build_chunk_of_values
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage, page_encoding
-from lance_core.encoding.repdef import Layer, null_mask, wire_layers
+from lance_core.encoding.repdef import Layer, find_nulls, list_layers_of_description
 from lance_core.schema import Schema
 
 _ANY_NUMBER: Final = 2**31 - 1
@@ -148,8 +148,8 @@ def _raw_pattern(layout: PageLayout, zipped: FullZipLayout) -> Pattern | None:
 def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | None:
     if not chunks.has_large_chunk or chunks.num_buffers != 1 or chunks.repetition_index_depth:
         return None
-    has_nulls = list(chunks.layers) == wire_layers([Layer.NULLABLE_ITEM])
-    if not has_nulls and list(chunks.layers) != wire_layers([Layer.ALL_VALID_ITEM]):
+    has_nulls = list(chunks.layers) == list_layers_of_description([Layer.NULLABLE_ITEM])
+    if not has_nulls and list(chunks.layers) != list_layers_of_description([Layer.ALL_VALID_ITEM]):
         return None
     has_items = chunks.HasField("dictionary")
     if has_items and not chunks.dictionary.HasField("variable"):
@@ -170,7 +170,7 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
 def _value_form(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] | None:
     compress = None
     if encoding.HasField("general"):
-        compress = compressor(encoding)
+        compress = read_compressor(encoding)
         if compress is None:
             return None
         encoding = encoding.general.values
@@ -178,7 +178,7 @@ def _value_form(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] 
     return (kind, compress) if kind == "variable" or (kind and COMPRESSIONS[kind].encode_words) else None
 
 
-def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
+def try_to_repeat(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     """A page like an earlier one.
 
     Args:
@@ -195,7 +195,7 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     if pattern.values == "raw":
         data = _to_words(array, leaf, count)
         return None if data is None else _make_page(pattern, [data.tobytes()], count)
-    nulls = null_mask(array) if pattern.has_nulls else None
+    nulls = find_nulls(array) if pattern.has_nulls else None
     buffers: list[bytes] = []
     num_items = 0
     if pattern.has_items:
@@ -204,7 +204,7 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
             return None
         indices, items, num_items = dictionary
         buffers = [items]
-        values = _encoded(pattern, indices)
+        values = _encode_by_pattern(pattern, indices)
     elif leaf.is_string:
         values = _string_buffers(array, leaf, count) if pattern.values == "variable" else None
     else:
@@ -213,9 +213,9 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
             return None
         if nulls is not None:
             words = np.where(nulls, words[int(np.argmin(nulls))], words)
-        values = _encoded(pattern, words)
+        values = _encode_by_pattern(pattern, words)
     if values is not None and pattern.compressor is not None:
-        values = pattern.compressor.shrunk(values)
+        values = pattern.compressor.compress_if_smaller(values)
     levels = b"" if nulls is None else _encode_levels(nulls, as_runs=pattern.has_null_runs)
     if values is None or levels is None:
         return None
@@ -224,7 +224,7 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     return _make_page(pattern, [meta, chunk, *buffers], count, num_items)
 
 
-def _encoded(pattern: Pattern, words: npt.NDArray[Any]) -> bytes | None:
+def _encode_by_pattern(pattern: Pattern, words: npt.NDArray[Any]) -> bytes | None:
     encode = COMPRESSIONS[pattern.values].encode_words
     return None if encode is None else encode(words)
 
@@ -234,13 +234,13 @@ def _make_page(pattern: Pattern, buffers: list[bytes], count: int, num_items: in
     return EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(buffers))
 
 
-def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
+def try_to_build_constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
     """A constant page of values without nulls; None if they differ or are lists."""
     count = len(array)
     if leaf.list_size:
         return None
     if leaf.is_string:
-        string = _common_string(array, leaf, count)
+        string = _find_common_string(array, leaf, count)
         if string is None:
             return None
         lengths = np.array([0, len(string)], f"<i{leaf.width}").tobytes()
@@ -254,13 +254,13 @@ def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
 
 @lru_cache(maxsize=1024)
 def _make_constant(value: bytes | None) -> Encoding:
-    layout = ConstantLayout(layers=wire_layers([Layer.ALL_VALID_ITEM]))
+    layout = ConstantLayout(layers=list_layers_of_description([Layer.ALL_VALID_ITEM]))
     if value is not None:
         layout.inline_value = value
     return page_encoding(PageLayout(constant_layout=layout))
 
 
-def _common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
+def _find_common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
     """The string that all values equal; None if they differ."""
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
@@ -293,7 +293,7 @@ def _string_buffers(array: Any, leaf: Leaf, count: int) -> bytes | None:
     if head + last - first > _MOST_BYTES - _ALIGNMENT:
         return None
     body = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return chunk_of_values(offsets, body)
+    return build_chunk_of_values(offsets, body)
 
 
 def _find_indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
@@ -375,7 +375,7 @@ class Choices:
         choices: Choices = schema.memo.setdefault(f"choices {version}", cls())
         return choices
 
-    def repeated(self, column: int, leaf: Leaf, array: Any) -> EncodedPage | None:
+    def try_to_repeat_page(self, column: int, leaf: Leaf, array: Any) -> EncodedPage | None:
         """A page of a 2.2 file like an earlier one of its column; None if the encoder has to choose.
 
         Args:
@@ -387,14 +387,14 @@ class Choices:
         if nulls == count:
             return None
         if not nulls:
-            page = constant_page(leaf, array)
+            page = try_to_build_constant_page(leaf, array)
             if page is not None:
                 return page
         key = _choice_key(column, count, has_levels=nulls > 0)
         earlier = self._known.get(key)
         if earlier is None or earlier.pattern is None or earlier.uses >= earlier.limit:
             return None
-        page = repeated(leaf, array, earlier.pattern)
+        page = try_to_repeat(leaf, array, earlier.pattern)
         if page is None:
             return None
         if not earlier.fits(sum(map(len, page.buffers)), count):
@@ -403,7 +403,7 @@ class Choices:
         earlier.uses += 1
         return page
 
-    def again(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
+    def reuse_choice(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
         """The encoding chosen for an earlier page, to be used again; None if statistics must be computed."""
         key = _choice_key(column, block.num_values, has_levels=has_levels)
         earlier = self._known.get(key)

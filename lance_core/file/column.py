@@ -364,7 +364,7 @@ class ColumnReadPlan:
             rows = RowRuns.of_range(0, sum(page.num_rows for page in pages))
         elif len(group) > 1:
             firsts = accumulate([page.num_rows for page in pages], initial=0)
-            moved = [page_read.rows.shifted(first) for page_read, first in zip(group, firsts, strict=False)]
+            moved = [page_read.rows.shift(first) for page_read, first in zip(group, firsts, strict=False)]
             rows = RowRuns(
                 starts=np.concatenate([runs.starts for runs in moved]),
                 ends=np.concatenate([runs.ends for runs in moved]),
@@ -380,7 +380,7 @@ class ColumnReadPlan:
         num_rows, size = page_read.page.num_rows, page_read.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
         for first in range(int(page_read.rows.starts[0]), int(page_read.rows.ends[-1]), step):
-            rows = page_read.rows.clipped(first, first + step)
+            rows = page_read.rows.clip(first, first + step)
             if rows.count:
                 steps = decode_pages([page_read.page], self._path, rows)
                 encoded = size * rows.count // num_rows

@@ -202,7 +202,7 @@ class PageFile:
         """The schema as the file records it."""
         if not self._schema_metadata and not any(map(is_blob_v2, self._schema.fields)):
             return self._schema
-        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
+        fields = tuple(blob.describe_field(f) if is_blob_v2(f) else f for f in self._schema.fields)
         metadata = {**self._schema.metadata, **self._schema_metadata}
         return dataclasses.replace(self._schema, fields=fields, metadata=metadata)
 

@@ -70,7 +70,7 @@ class FieldPlan:
         step = int(min(_MAX_ROWS, max(1024, _TASK_BYTES / max(per_row, 0.001))))
         pending: list[RowRuns] = []
         for start, end in self._row_windows(step):
-            part = runs.clipped(start, end)
+            part = runs.clip(start, end)
             if not part.count:
                 continue
             pending.append(part)

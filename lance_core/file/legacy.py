@@ -24,10 +24,16 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
-from lance_core.encoding.concatenate import capacity, concatenate, without_null_values, without_unused
+from lance_core.encoding.concatenate import capacity, concatenate, drop_unused_items, move_nulls_to_indices
 from lance_core.encoding.datablock import ascends
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
-from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page, is_null_stored, no_null
+from lance_core.encoding.legacy.encoder import (
+    EncodedFieldPage,
+    encode_batch,
+    encode_page,
+    is_null_stored,
+    make_null_error,
+)
 from lance_core.encoding.page import ByteRange, RowRuns, Steps, lock_step, run_steps
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
@@ -213,12 +219,12 @@ class _FileDictionary:
         Raises:
             SchemaError: The values are too many, or a null has no value that is read as null.
         """
-        array = without_null_values(array)
+        array = move_nulls_to_indices(array)
         if array.null_count and not is_null_stored(array.type.value_type):
-            raise no_null(self._name, array.type)
+            raise make_null_error(self._name, array.type)
         new = self._new_values(array)
         if len(self._values) + len(new) > capacity(self._index_type):
-            array = without_unused(array)
+            array = drop_unused_items(array)
             new = self._new_values(array)
             if len(self._values) + len(new) > capacity(self._index_type):
                 raise SchemaError(

@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.choosing.options import Packable, check_writable, encoding_options
+from lance_core.encoding.choosing.options import Packable, check_writable, read_encoding_options
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
@@ -278,7 +278,7 @@ def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
 def _compute(schema: Schema, version: FileVersion) -> FileWritePlan:
     _check_blobs(schema, version)
     for field, _ in schema.walk():
-        encoding_options(field)
+        read_encoding_options(field)
         check_writable(field, _PACKABLE.get(version), version.value)
     arrow_schema = schema_to_arrow(schema)
     columns: list[ColumnWritePlan] = []

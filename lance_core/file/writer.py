@@ -337,7 +337,7 @@ class DataFileWriter:
                 return True
         if self._choices is None or not self._limits.large_chunks:
             return False
-        page = self._choices.repeated(plan.first_column, leaf, array)
+        page = self._choices.try_to_repeat_page(plan.first_column, leaf, array)
         if page is not None:
             self._file.add_encoded(plan.first_column, page)
         return page is not None
@@ -357,7 +357,7 @@ class DataFileWriter:
         if self._version.has_levels:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
-            page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions, null=1))
+            page = v2_0_encoder.encode_blobs(blob.build_descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
 
     def _place_blob(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:

@@ -31,14 +31,14 @@ class Replaced:
     new: Sequence[tuple[int, int]]
 
 
-def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
+def derive_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
     """The zones of the new fragments; None if they cannot be derived from the zones of the old ones.
 
     Args:
         zones: The zones of the old fragments, and of others.
         replaced: The old and the new fragments.
     """
-    parts = _live_zones(zones, replaced)
+    parts = _find_live_zones(zones, replaced)
     if parts is None:
         return None
     sums = np.cumsum([0, *(count for _, count in parts)])
@@ -58,7 +58,7 @@ def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
     return _join_moves(zones, moves)
 
 
-def _live_zones(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
+def _find_live_zones(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
     """The zones of the old fragments in order, and their live rows; None unless they span each row exactly once."""
     result = []
     for fragment_id, num_rows, deleted in replaced.old:

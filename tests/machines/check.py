@@ -129,7 +129,9 @@ def main() -> None:
     patches = [
         undone
         for undone in read_patches()
-        if not arguments.only or undone.path.stem in arguments.only or undone.machine in arguments.only
+        if not arguments.select_zones
+        or undone.path.stem in arguments.select_zones
+        or undone.machine in arguments.select_zones
     ]
     number = 0
     for undone in patches:

@@ -83,7 +83,7 @@ class EncodingOptions:
         return (self.dict_divisor, self.dict_size_ratio, self.dict_max_size) != (None, None, None)
 
 
-def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
+def read_encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
     """Read the requested encodings of a field.
 
     Args:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
-from lance_core.encoding.compression.flat import compressed_bits
+from lance_core.encoding.compression.flat import estimate_compressed_bits
 from lance_core.encoding.compression.fsst_symbols import compress, find_symbols
 from lance_core.encoding.datablock import (
     DataBlock,
@@ -40,7 +40,7 @@ from lance_core.encoding.datablock import (
     PackedStructBlock,
     VariableBlock,
     block_to_array,
-    num_runs,
+    count_runs,
 )
 
 _SAMPLE_STRETCHES: Final = 8
@@ -213,27 +213,27 @@ def _choose_words(
             return PageEncoding(layout="miniblock", compression="rle")
     if values.size <= TINY_VALUES and options == _NO_OPTIONS:
         return plain
-    requested_encoding = _requested_encoding(values, bits, options, dictionary=dictionary)
+    requested_encoding = _follow_request(values, bits, options, dictionary=dictionary)
     if requested_encoding is not None:
         return requested_encoding
     best, best_bits = _pack_or_runs(values, part, bits, plain, options)
     if dictionary:
-        dictionary_bits = _dictionary_bits(part, bits, values.size)
+        dictionary_bits = _estimate_dictionary_bits(part, bits, values.size)
         if dictionary_bits is not None and dictionary_bits < _DICTIONARY_OVER_WORDS * best_bits:
             best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), dictionary_bits
     if options.scheme is not None:
         return best if best.layout == "dictionary" else _squeeze_words(part, bits, best, options, options.scheme)
-    if bits >= 32 and options.bss != "off" and compressed_bits(part) < 0.7 * best_bits:
+    if bits >= 32 and options.bss != "off" and estimate_compressed_bits(part) < 0.7 * best_bits:
         best = _general_encoding("byte_stream_split", "lz4")
     return best
 
 
-def _dictionary_bits(part: npt.NDArray[Any], bits: int, num_values: int) -> float | None:
+def _estimate_dictionary_bits(part: npt.NDArray[Any], bits: int, num_values: int) -> float | None:
     """Bits per value of a dictionary and its indices, which are packed or runs; None with too many distinct values."""
-    distinct = num_runs(np.sort(part))
+    distinct = count_runs(np.sort(part))
     if distinct > _most_distinct(part.size):
         return None
-    items = _estimate_distinct(distinct, num_runs(part), num_values / part.size)
+    items = _estimate_distinct(distinct, count_runs(part), num_values / part.size)
     runs = _run_bits(part) * (_INDEX_BITS + _RUN_LENGTH_BITS) / (bits + _RUN_LENGTH_BITS)
     return min(max(1, math.ceil(math.log2(items))), runs) + items * bits / num_values
 
@@ -259,13 +259,13 @@ def _estimate_distinct(distinct: int, draws: int, factor: float) -> float:
     return distinct * math.expm1(-high * factor) / math.expm1(-high)
 
 
-def _requested_encoding(
+def _follow_request(
     values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool
 ) -> PageEncoding | None:
     """The requested encoding, if the request does not depend on statistics; else None."""
     if options.bss == "on" and bits >= 32:
         return _general_encoding("byte_stream_split", options.scheme or "lz4")
-    if options.rle_threshold is not None and num_runs(values) < options.rle_threshold * values.size:
+    if options.rle_threshold is not None and count_runs(values) < options.rle_threshold * values.size:
         return _general_encoding("rle", options.scheme)
     return PageEncoding(layout="dictionary") if dictionary and options.asks_for_dictionary else None
 
@@ -275,7 +275,7 @@ def _pack_or_runs(
 ) -> tuple[PageEncoding, float]:
     """The best of raw, bit-packed and run-length encoding, and its bits per value."""
     best, best_bits = plain, float(bits)
-    packed = _packed_bits(values)
+    packed = _estimate_packed_bits(values)
     if packed <= 0.95 * bits:
         best, best_bits = PageEncoding(layout="miniblock", compression="inline_bitpacking"), packed
     if options.rle_threshold is None and (as_runs := _run_bits(part)) < _WORTHWHILE * best_bits:
@@ -283,7 +283,7 @@ def _pack_or_runs(
     return best, best_bits
 
 
-def _packed_bits(values: npt.NDArray[Any]) -> float:
+def _estimate_packed_bits(values: npt.NDArray[Any]) -> float:
     """Bits per value if each chunk is packed with the width of the largest value; the last chunk is padded."""
     used = int(np.bitwise_or.reduce(values)).bit_length()
     return -(-values.size // BLOCK_VALUES) * (BLOCK_VALUES * used + values.itemsize * 8) / values.size
@@ -291,7 +291,7 @@ def _packed_bits(values: npt.NDArray[Any]) -> float:
 
 def _run_bits(sample: npt.NDArray[Any]) -> float:
     """Bits per value of a sample that is stored as runs: each has its value and a length."""
-    return (sample.itemsize * 8 + _RUN_LENGTH_BITS) * num_runs(sample) / sample.size
+    return (sample.itemsize * 8 + _RUN_LENGTH_BITS) * count_runs(sample) / sample.size
 
 
 def _general_encoding(name: str, scheme: str | None) -> PageEncoding:
@@ -331,7 +331,7 @@ def choose_variable(
     # A chunk holds at least two values and their offsets.
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
     if options.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and options.layout is None):
-        return PageEncoding(layout="fullzip", compression=_per_value_compression(block, lengths, options))
+        return PageEncoding(layout="fullzip", compression=_choose_compression_of_values(block, lengths, options))
     if not block.num_values:
         return PageEncoding(layout="miniblock", compression="variable")
     if dictionary and options.asks_for_dictionary:
@@ -366,7 +366,7 @@ def _choose_by_sample(
     return PageEncoding(layout="miniblock", compression=compression)
 
 
-def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
+def is_dictionary_worthwhile(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
     """Whether a dictionary saves space, or as much as the field requests.
 
     Args:
@@ -397,7 +397,7 @@ def _total_bytes(block: DataBlock) -> int:
     return _data_bytes(block) + offsets
 
 
-def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], options: EncodingOptions) -> str:
+def _choose_compression_of_values(block: VariableBlock, lengths: npt.NDArray[Any], options: EncodingOptions) -> str:
     """The compression of single values: Zstandard if they are large and a sample shrinks."""
     if options.compression == "none" or not block.num_values:
         return "variable"
@@ -442,7 +442,7 @@ def _is_constant(block: VariableBlock) -> bool:
 
 def _squeeze_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     """The general compression that saves enough space on a sample, or none."""
-    plain, lz4, zstd = _general_sizes(stretches, limits).values()
+    plain, lz4, zstd = _measure_general_sizes(stretches, limits).values()
     if zstd < _ZSTD_OVER_LZ4 * min(lz4, plain):
         return "general:zstd(variable)"
     if lz4 < _LZ4_OVER_PLAIN * plain:
@@ -452,7 +452,7 @@ def _squeeze_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     return "general:zstd(variable)" if is_long and zstd < _ZSTD_OVER_PLAIN * plain else "variable"
 
 
-def _general_sizes(stretches: list[VariableBlock], limits: Limits) -> dict[str, int]:
+def _measure_general_sizes(stretches: list[VariableBlock], limits: Limits) -> dict[str, int]:
     """Bytes of a part of a sample, plain and by each general compression."""
     sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
     for piece in _pick_pieces(stretches):
@@ -470,11 +470,11 @@ def _limit_to_fsst_bytes(chosen: str, stretches: list[VariableBlock], limits: Li
     """The chosen compression, or the first that is about as small as FSST on a sample."""
     if chosen == "general:zstd(variable)":
         return chosen
-    sizes = _general_sizes(stretches, limits)
+    sizes = _measure_general_sizes(stretches, limits)
     if sizes[chosen] <= sizes["general:zstd(variable)"]:
         return chosen
     pieces = _pick_pieces(stretches)
-    fsst = _fsst_bytes(pieces)
+    fsst = _measure_fsst_bytes(pieces)
     if sizes[chosen] <= _FAR_OVER_FSST * fsst:
         return chosen
     most = _OVER_FSST * fsst
@@ -484,7 +484,7 @@ def _limit_to_fsst_bytes(chosen: str, stretches: list[VariableBlock], limits: Li
     return next((name for name, size in sizes.items() if size <= most), "fsst(variable)")
 
 
-def _fsst_bytes(pieces: list[VariableBlock]) -> int:
+def _measure_fsst_bytes(pieces: list[VariableBlock]) -> int:
     """Bytes of the codes of FSST and their offsets."""
     data = np.concatenate([piece.data[piece.offsets[0] : piece.offsets[-1]] for piece in pieces])
     lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])

@@ -22,11 +22,11 @@ from lance_core.encoding.compression.registry import (
     decode_blocks,
     decode_miniblock,
     decode_per_value,
-    described,
     encode_block,
     encode_blocks,
     encode_miniblock,
     encode_per_value,
+    find_described_compression,
     gather_values,
 )
 
@@ -39,11 +39,11 @@ __all__ = [
     "decode_blocks",
     "decode_miniblock",
     "decode_per_value",
-    "described",
     "encode_block",
     "encode_blocks",
     "encode_miniblock",
     "encode_per_value",
+    "find_described_compression",
     "gather_values",
 ]
 

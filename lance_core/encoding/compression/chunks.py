@@ -108,7 +108,7 @@ class ChunkLimits:
         return count
 
 
-def total_count(counts: Counts) -> int:
+def sum_counts(counts: Counts) -> int:
     """The number of values in all chunks."""
     return int(counts.sum())
 
@@ -135,7 +135,7 @@ def check_chunks(buffers: ChunkBuffers, counts: Counts) -> None:
         raise CorruptFileError("more values than a page can hold")
 
 
-def aligned_words(buffers: ChunkBuffers, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+def view_as_words(buffers: ChunkBuffers, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     """The memory of all chunks as words; None where a chunk begins within a word."""
     if (buffers.starts % dtype.itemsize).any():
         return None
@@ -157,7 +157,7 @@ def is_run(places: Sequence[int]) -> bool:
     return isinstance(places, range) or places[-1] - places[0] + 1 == len(places)
 
 
-def equal_steps(values: Counts) -> int | None:
+def find_equal_step(values: Counts) -> int | None:
     """The step between neighbours if it is the same everywhere, else None (also for fewer than two values)."""
     if values.size < 2:
         return None
@@ -202,7 +202,7 @@ def gather_ranges(data: Bytes, starts: Counts, lengths: Counts) -> Bytes:
     ends = starts + lengths
     if bool((starts[1:] == ends[:-1]).all()):
         return data[int(starts[0]) : int(ends[-1])]
-    step = equal_steps(starts)
+    step = find_equal_step(starts)
     length = int(lengths[0])
     if step is not None and step >= length and bool((lengths[:-1] == length).all()):
         full = lengths.size - 1

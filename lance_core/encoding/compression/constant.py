@@ -19,7 +19,7 @@ from lance_core.encoding.compression.chunks import (
     MiniBlockPage,
     chunk_counts,
     require_room,
-    total_count,
+    sum_counts,
 )
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import (
@@ -60,18 +60,18 @@ def _expand(encoding: CompressiveEncoding, num_values: int) -> DataBlock:
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
     if buffers:
         raise CorruptFileError(f"constant chunks have no buffer, not {len(buffers)}")
-    return _expand(encoding, total_count(counts))
+    return _expand(encoding, sum_counts(counts))
 
 
 def _decode_blocks(encoding: CompressiveEncoding, _buffers: ChunkBuffers, counts: Counts) -> DataBlock:
-    return _expand(encoding, total_count(counts))
+    return _expand(encoding, sum_counts(counts))
 
 
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
     return _expand(encoding, block.num_values)
 
 
-def _constant_encoding(block: DataBlock) -> CompressiveEncoding:
+def _describe_constant(block: DataBlock) -> CompressiveEncoding:
     if isinstance(block, NullBlock):
         return CompressiveEncoding(constant=Constant())
     values = require_fixed_width(block)
@@ -87,13 +87,13 @@ def _constant_encoding(block: DataBlock) -> CompressiveEncoding:
 def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
     per_chunk = 1 << (limits.max_values.bit_length() - 1)
     counts = chunk_counts(block.num_values, per_chunk)
-    return MiniBlockPage(encoding=_constant_encoding(block), buffers=(), counts=counts)
+    return MiniBlockPage(encoding=_describe_constant(block), buffers=(), counts=counts)
 
 
 def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     nothing = np.zeros(counts.size, np.int64)
     data: Bytes = np.empty(0, np.uint8)
-    return _constant_encoding(block), ChunkBuffers(data=data, starts=nothing, sizes=nothing)
+    return _describe_constant(block), ChunkBuffers(data=data, starts=nothing, sizes=nothing)
 
 
 COMPRESSION = Compression(

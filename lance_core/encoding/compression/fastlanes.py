@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.encoding.compression.chunks import Counts, equal_steps, gather_ranges
+from lance_core.encoding.compression.chunks import Counts, find_equal_step, gather_ranges
 from lance_core.encoding.datablock import Bytes
 
 BLOCK_VALUES = 1024
@@ -48,7 +48,7 @@ def packed_bytes(width: int) -> int:
     return BLOCK_VALUES // 8 * width
 
 
-def bit_widths(values: Words) -> Counts:
+def measure_bit_widths(values: Words) -> Counts:
     """The bits that the largest value of each row of a 2-D array needs; 0 where all are zero."""
     powers = np.left_shift(np.ones((), values.dtype), np.arange(values.dtype.itemsize * 8, dtype=values.dtype))
     widths: Counts = np.searchsorted(powers, values.max(axis=1), side="right").astype(np.int64)
@@ -81,7 +81,7 @@ def unpack(packed: Words, width: int, out: Words) -> None:
 
 
 @lru_cache(maxsize=128)
-def places_of(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Words, Words]:
+def locate_values(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Words, Words]:
     """For each of the 1024 values: its word, the next word of its lane, its shift, and `bits` minus the shift."""
     lanes = BLOCK_VALUES // bits
     word = np.empty(BLOCK_VALUES, np.intp)
@@ -97,7 +97,7 @@ def places_of(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[
 
 
 def _unpack_few(packed: Words, width: int, out: Words) -> None:
-    word, following, shift, back = places_of(width, out.dtype.itemsize * 8)
+    word, following, shift, back = locate_values(width, out.dtype.itemsize * 8)
     low = packed.take(word, axis=1, mode="clip")
     high = packed.take(following, axis=1, mode="clip")
     np.right_shift(low, shift, out=low)
@@ -107,7 +107,7 @@ def _unpack_few(packed: Words, width: int, out: Words) -> None:
 
 
 @lru_cache(maxsize=128)
-def _rows_to_gather(
+def _locate_rows_to_gather(
     width: int, bits: int
 ) -> tuple[npt.NDArray[np.intp], Words, npt.NDArray[np.intp], npt.NDArray[np.intp], Words]:
     """Where rows lie, in the order of their values.
@@ -125,7 +125,7 @@ def _rows_to_gather(
 
 def _unpack_gathered(packed: Words, width: int, out: Words) -> None:
     bits, blocks = out.dtype.itemsize * 8, out.shape[0]
-    word, shifts, going_on, following, back = _rows_to_gather(width, bits)
+    word, shifts, going_on, following, back = _locate_rows_to_gather(width, bits)
     lanes = BLOCK_VALUES // bits
     rows = packed.reshape(blocks, width, lanes)
     values = rows.take(word, axis=1, mode="clip")
@@ -180,7 +180,7 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
         members = np.flatnonzero(widths == width)
         for at in range(0, members.size, at_once):
             some = members[at : at + at_once]
-            packed = _packed_words(data, starts[some], packed_bytes(width), dtype)
+            packed = _gather_packed_words(data, starts[some], packed_bytes(width), dtype)
             first, last = int(some[0]), int(some[-1])
             if last - first + 1 == some.size:
                 unpack(packed, width, out[first : last + 1])
@@ -217,16 +217,16 @@ def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) ->
 def _rows_and_lanes(bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Words]:
     """For each of the 1024 values its row and its lane; for each width the bits of a value."""
     row, lane = np.empty(BLOCK_VALUES, np.int64), np.empty(BLOCK_VALUES, np.int64)
-    places = in_rows(bits)
+    places = order_by_rows(bits)
     row[places], lane[places] = np.divmod(np.arange(BLOCK_VALUES), BLOCK_VALUES // bits)
     masks = np.array([(1 << width) - 1 for width in range(bits + 1)], f"<u{bits // 8}")
     return row, lane, masks
 
 
-def _packed_words(data: Bytes, starts: Counts, size: int, dtype: np.dtype[Any]) -> Words:
+def _gather_packed_words(data: Bytes, starts: Counts, size: int, dtype: np.dtype[Any]) -> Words:
     """`size` bytes from each start, as rows of words: a strided view where the starts are equally spaced."""
     shape = (starts.size, size // dtype.itemsize)
-    step = equal_steps(starts) if starts.size > 1 else max(size, dtype.itemsize)
+    step = find_equal_step(starts) if starts.size > 1 else max(size, dtype.itemsize)
     if size and step is not None and step > 0:
         return np.ndarray(shape, dtype, data, int(starts[0]), (step, dtype.itemsize))
     return gather_ranges(data, starts, np.full(starts.size, size, np.int64)).view(dtype).reshape(shape)
@@ -254,7 +254,7 @@ def pack(values: Words, width: int, out: Words) -> None:
 
 
 @lru_cache(maxsize=128)
-def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _locate_rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """The positions of rows in words.
 
     Returns:
@@ -268,7 +268,7 @@ def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.
 
 
 @lru_cache(maxsize=4)
-def in_rows(bits: int) -> npt.NDArray[np.intp]:
+def order_by_rows(bits: int) -> npt.NDArray[np.intp]:
     """The numbers of the 1024 values in the order of the rows."""
     rows = np.arange(bits)
     first = np.array(_FL_ORDER)[rows // 8] * 16 + rows % 8 * 128
@@ -290,8 +290,8 @@ def pack_one(values: Words, width: int) -> bytes:
         whole[: values.size] = values
     else:
         whole = values
-    shift, back, first, going_on = _rows_of_words(width, bits)
-    rows = whole.take(in_rows(bits)).reshape(bits, BLOCK_VALUES // bits)
+    shift, back, first, going_on = _locate_rows_of_words(width, bits)
+    rows = whole.take(order_by_rows(bits)).reshape(bits, BLOCK_VALUES // bits)
     out = np.bitwise_or.reduceat(rows << shift, first, axis=0)
     if going_on.size:
         out[going_on * width // bits + 1] |= rows[going_on] >> back[going_on]
@@ -301,8 +301,8 @@ def pack_one(values: Words, width: int) -> bytes:
 
 def _pack_few(values: Words, width: int, out: Words) -> None:
     bits = values.dtype.itemsize * 8
-    shift, back, first, going_on = _rows_of_words(width, bits)
-    rows = values.take(in_rows(bits), axis=1).reshape(-1, bits, BLOCK_VALUES // bits)
+    shift, back, first, going_on = _locate_rows_of_words(width, bits)
+    rows = values.take(order_by_rows(bits), axis=1).reshape(-1, bits, BLOCK_VALUES // bits)
     np.bitwise_or.reduceat(rows << shift, first, axis=1, out=out)
     if going_on.size:
         following = going_on * width // bits + 1

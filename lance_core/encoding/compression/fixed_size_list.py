@@ -25,7 +25,7 @@ from lance_core.encoding.compression.chunks import (
     MiniBlockPage,
     chunk_counts,
     split_evenly,
-    total_count,
+    sum_counts,
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding, gather_flat
 from lance_core.encoding.datablock import (
@@ -66,7 +66,7 @@ def _dimension(encoding: CompressiveEncoding, num_values: int) -> int:
 def _decode_miniblock(
     encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
 ) -> FixedSizeListBlock:
-    num_values = total_count(counts)
+    num_values = sum_counts(counts)
     dimension = _dimension(encoding, num_values)
     items = counts * dimension
     validity = None
@@ -82,7 +82,7 @@ def _decode_miniblock(
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedSizeListBlock:
     if encoding.fixed_size_list.has_validity:
         raise UnsupportedError("a block of lists with null items is not supported")
-    num_values = total_count(counts)
+    num_values = sum_counts(counts)
     dimension = _dimension(encoding, num_values)
     values = registry.decode_blocks(encoding.fixed_size_list.values, buffers, counts * dimension)
     return FixedSizeListBlock(items=values, dimension=dimension, validity=None, num_values=num_values)
@@ -176,8 +176,8 @@ def _describe(layers: Sequence[_ListDimension], inner: CompressiveEncoding) -> C
     return inner
 
 
-def _fixed_items(argument: str, items: DataBlock) -> FixedWidthBlock:
-    inner = registry.inner_name(argument, "flat")
+def _take_fixed_items(argument: str, items: DataBlock) -> FixedWidthBlock:
+    inner = registry.parse_inner_name(argument, "flat")
     if inner != "flat" or not isinstance(items, FixedWidthBlock):
         raise UnsupportedError(f"lists of {type(items).__name__} items compressed with {inner}")
     return items
@@ -185,7 +185,7 @@ def _fixed_items(argument: str, items: DataBlock) -> FixedWidthBlock:
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
     layers, bottom = _peel(block)
-    items = _fixed_items(argument, bottom)
+    items = _take_fixed_items(argument, bottom)
     width = layers[-1].items_per_value * items.bits_per_value
     bits = width + sum(layer.items_per_value for layer in layers if layer.validity is not None)
     padding = 16 * len(layers)
@@ -205,7 +205,7 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
     layers, bottom = _peel(block)
     if any(layer.validity is not None for layer in layers):
         raise UnsupportedError("a block of lists with null items is not supported")
-    inner = registry.inner_name(argument, "flat")
+    inner = registry.parse_inner_name(argument, "flat")
     encoding, buffers = registry.encode_blocks(bottom, inner, counts * layers[-1].items_per_value)
     return _describe(layers, encoding), buffers
 
@@ -218,7 +218,7 @@ def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncod
         nothing = np.zeros((bottom.num_values + 7) // 8, np.uint8)
         layers[-1] = replace(layers[-1], validity=nothing)
     else:
-        items = _fixed_items(argument, bottom)
+        items = _take_fixed_items(argument, bottom)
         data, inner, width = items.data, flat_encoding(items.bits_per_value), items.bits_per_value
         width *= layers[-1].items_per_value
     encoding = _describe(layers, inner)

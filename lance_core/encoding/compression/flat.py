@@ -28,13 +28,13 @@ from lance_core.encoding.compression.chunks import (
     ChunkLimits,
     Counts,
     MiniBlockPage,
-    aligned_words,
     check_length,
     chunk_counts,
     gather_bytes,
     is_run,
     split_evenly,
-    total_count,
+    sum_counts,
+    view_as_words,
 )
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, require_fixed_width
@@ -73,8 +73,8 @@ def gather_flat(buffers: ChunkBuffers, counts: Counts, bits: int) -> Bytes:
     Raises:
         CorruptFileError: A chunk is too short.
     """
-    if total_count(counts) * bits > buffers.data.size * 8:
-        raise CorruptFileError(f"{total_count(counts)} values of {bits} bits in {buffers.data.size} bytes")
+    if sum_counts(counts) * bits > buffers.data.size * 8:
+        raise CorruptFileError(f"{sum_counts(counts)} values of {bits} bits in {buffers.data.size} bytes")
     if bits != 1:
         return gather_bytes(buffers, counts * (bits // 8))
     lengths = (counts + 7) // 8
@@ -89,7 +89,7 @@ def gather_flat(buffers: ChunkBuffers, counts: Counts, bits: int) -> Bytes:
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     bits = flat_bits(encoding)
     data = gather_flat(buffers, counts, bits)
-    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
+    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=sum_counts(counts))
 
 
 def _decode_miniblock(
@@ -107,7 +107,7 @@ def _gather(
     if bits not in (8, 16, 32, 64):
         return None
     width = bits // 8
-    words = aligned_words(buffers, np.dtype(f"<u{width}"))
+    words = view_as_words(buffers, np.dtype(f"<u{width}"))
     if words is None:
         return None
     if (counts * width > buffers.sizes).any():
@@ -233,7 +233,7 @@ def _decode_split(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers]
         )
     data = gather_flat(buffers[0], counts, bits)
     joined = _transpose(data, counts, bits // 8, split=False)
-    return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=total_count(counts))
+    return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=sum_counts(counts))
 
 
 def _encode_split(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
@@ -273,7 +273,7 @@ def _split_words(words: npt.NDArray[Any]) -> bytes | None:
     return words.view(np.uint8).reshape(words.size, words.itemsize).T.tobytes()
 
 
-def compressed_bits(sample: npt.NDArray[Any]) -> float:
+def estimate_compressed_bits(sample: npt.NDArray[Any]) -> float:
     """Bits per value of a sample whose byte streams are compressed with LZ4."""
     planes = np.ascontiguousarray(sample.view(np.uint8).reshape(-1, sample.itemsize).T)
     return len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(sample.size, 1)

@@ -31,7 +31,7 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Fsst
 from lance_core.encoding.compression import registry
 from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
 from lance_core.encoding.compression.fsst_symbols import LONGEST, SymbolTable, compress, find_symbols
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, compute_offsets
 from lance_core.errors import CorruptFileError, InvalidInputError
 
 _ESCAPE = 255
@@ -135,7 +135,7 @@ def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
     """Concatenate the strings that the tokens point at: the end of every token, and the bytes."""
     longest = 2 * LONGEST
     large = tokens.size * longest > _INT32_MAX and (
-        int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _expanded_size(strings, tokens) > _INT32_MAX
+        int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _measure_expanded_size(strings, tokens) > _INT32_MAX
     )
     values = strings.cast(pa.large_binary()) if large else strings
     expanded = pc.take(values, pa.array(tokens), boundscheck=False)
@@ -145,7 +145,7 @@ def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
     return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
-def _expanded_size(strings: pa.Array, tokens: npt.NDArray[Any]) -> int:
+def _measure_expanded_size(strings: pa.Array, tokens: npt.NDArray[Any]) -> int:
     lengths = np.diff(np.frombuffer(strings.buffers()[1], np.int32)[: len(strings) + 1]).astype(np.int64)
     uses = np.bincount(tokens, minlength=lengths.size)
     return int((uses * lengths).sum())
@@ -217,7 +217,7 @@ def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> DataBlock | None:
     inner = encoding.fsst.values
-    gather = registry.described(inner).gather
+    gather = registry.find_described_compression(inner).gather
     codes = None if gather is None else gather(inner, buffers, chunks, places, counts)
     return _decode_per_value(encoding, codes) if isinstance(codes, VariableBlock) else None
 
@@ -229,7 +229,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 
     def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
         codes = inner[0](buffers, count, places)
-        offsets = offsets_of(np.fromiter(map(len, codes), np.int64, len(codes)))
+        offsets = compute_offsets(np.fromiter(map(len, codes), np.int64, len(codes)))
         data = np.frombuffer(b"".join(codes), np.uint8)
         block = _expand(encoding.fsst.symbol_table, VariableBlock(offsets=offsets, data=data, num_values=len(codes)))
         whole = block.data.tobytes()
@@ -238,7 +238,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
     return gather, 0
 
 
-def compressed(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
+def compress_values(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
     """Find symbols for values and replace their bytes by codes.
 
     Args:
@@ -271,8 +271,8 @@ def _describe(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    pair = compressed(block)
-    name = registry.inner_name(argument, "variable")
+    pair = compress_values(block)
+    name = registry.parse_inner_name(argument, "variable")
     page = registry.encode_miniblock(
         block if pair is None else pair[1], name, max_values=limits.max_values, max_bytes=limits.max_bytes
     )
@@ -280,9 +280,9 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
-    pair = compressed(block)
+    pair = compress_values(block)
     encoding, values = registry.encode_per_value(
-        block if pair is None else pair[1], registry.inner_name(argument, "variable")
+        block if pair is None else pair[1], registry.parse_inner_name(argument, "variable")
     )
     return (encoding if pair is None else _describe(pair[0], encoding)), values
 

@@ -102,7 +102,7 @@ def find_symbols(
         rounds: How often the symbols are improved.
         sample_bytes: About the most bytes of the values that are examined.
     """
-    starts, ends = _stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
+    starts, ends = _list_stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
     num_stretches = sample_bytes // _SAMPLE_STRETCH
     if starts.size > num_stretches:
         sampled = np.linspace(0, starts.size - 1, num_stretches).astype(np.int64)
@@ -112,8 +112,8 @@ def find_symbols(
     sample = data[np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))]
     symbols = SymbolTable.of(())
     for _ in range(rounds):
-        tokens, counts = _tokens(symbols, sample, first, first + sizes)
-        symbols = SymbolTable.of(_most_useful(symbols, tokens, counts))
+        tokens, counts = _tokenize(symbols, sample, first, first + sizes)
+        symbols = SymbolTable.of(_choose_most_useful(symbols, tokens, counts))
     return symbols
 
 
@@ -146,8 +146,8 @@ def compress(symbols: SymbolTable, data: Bytes, offsets: Offsets) -> tuple[Bytes
 
 def _compress_block(symbols: SymbolTable, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
     """The codes of some values, and the end of the codes of each value."""
-    starts, ends = _stretches(bounds, _STRETCH)
-    tokens, counts = _tokens(symbols, data, starts, ends)
+    starts, ends = _list_stretches(bounds, _STRETCH)
+    tokens, counts = _tokenize(symbols, data, starts, ends)
     last = np.searchsorted(starts, bounds[1:])
     stops = np.concatenate([[0], np.cumsum(counts)])[last]
     escaped = tokens >= _LITERAL
@@ -160,7 +160,7 @@ def _compress_block(symbols: SymbolTable, data: Bytes, bounds: Positions) -> tup
     return codes, np.concatenate([[0], after])[stops]
 
 
-def _stretches(bounds: Positions, most: int) -> tuple[Positions, Positions]:
+def _list_stretches(bounds: Positions, most: int) -> tuple[Positions, Positions]:
     """Start and end of every stretch of values that are not empty, in order."""
     lengths = np.diff(bounds)
     parts = -(-lengths // most)
@@ -169,7 +169,7 @@ def _stretches(bounds: Positions, most: int) -> tuple[Positions, Positions]:
     return starts, np.minimum(starts + most, np.repeat(bounds[1:], parts))
 
 
-def _tokens(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Positions) -> tuple[Tokens, Positions]:
+def _tokenize(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Positions) -> tuple[Tokens, Positions]:
     """The tokens of stretches, one after the other, and how many each has."""
     padded = np.zeros(data.size + LONGEST, np.uint8)
     padded[: data.size] = data
@@ -181,7 +181,7 @@ def _tokens(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Position
     while position.size:
         word = following[position]
         left = end - position
-        long_token = symbols.long[_slots(word)]
+        long_token = symbols.long[_hash_to_slots(word)]
         wrong = (word ^ symbols.words[long_token]) & symbols.masks[long_token] != 0
         wrong |= symbols.lengths[long_token] > left
         wrong |= long_token == _ESCAPE
@@ -200,17 +200,17 @@ def _tokens(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Position
     return tokens, counts
 
 
-def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+def _hash_to_slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     """Hashes of the first three bytes."""
     three = words.astype(np.uint32) & np.uint32(0xFFFFFF)
     return (three * _MULTIPLIER) >> np.uint32(32 - _SLOT_BITS)
 
 
 def _slot_of(string: bytes) -> int:
-    return int(_slots(np.array([int.from_bytes(string, "little")], np.uint64))[0])
+    return int(_hash_to_slots(np.array([int.from_bytes(string, "little")], np.uint64))[0])
 
 
-def _most_useful(symbols: SymbolTable, tokens: Tokens, counts: Positions) -> list[bytes]:
+def _choose_most_useful(symbols: SymbolTable, tokens: Tokens, counts: Positions) -> list[bytes]:
     """The symbols, literals and pairs of a compressed sample that save most bytes."""
     gains: dict[bytes, int] = {}
     uses: npt.NDArray[Any] = np.bincount(tokens, minlength=2 * _LITERAL)

@@ -30,7 +30,7 @@ from lance_core._proto.encodings_v2_1_pb2 import (
 )
 from lance_core.encoding.compression import registry
 from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, compute_offsets
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -72,19 +72,19 @@ class Decompressor:
 
     Args:
         compression: The description of the scheme.
-        compressed_bytes: Bytes of all pieces.
+        num_compressed_bytes: Bytes of all pieces.
 
     Raises:
         UnsupportedError: The scheme is not known.
     """
 
-    def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
+    def __init__(self, compression: BufferCompression, num_compressed_bytes: int) -> None:
         schemes = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
         if not schemes:
             raise UnsupportedError(f"general compression with the unknown scheme {compression.scheme}")
         self._scheme = schemes[0]
         self._codec = pa.Codec(self._scheme.codec)
-        self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
+        self._room = max(_PAGE_BYTES, num_compressed_bytes * _PAGE_RATIO)
 
     def __call__(self, data: Bytes) -> Bytes:
         """The decompressed bytes of a piece.
@@ -92,14 +92,14 @@ class Decompressor:
         Raises:
             CorruptFileError: The bytes do not follow the scheme, or state an impossible size.
         """
-        size = self._stated_size(data)
+        size = self._read_stated_size(data)
         if size is None:
             return self._decompress_bare_frame(data)
-        return decompressed_bytes(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
+        return decompress_frame(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
 
     def to_bytes(self, data: Bytes) -> bytes:
         """The decompressed bytes of a piece as Python's bytes, whose slices cost a fraction of those of a view."""
-        size = self._stated_size(data)
+        size = self._read_stated_size(data)
         if not size:
             return b"" if size == 0 else self._decompress_bare_frame(data).tobytes()
         packed = data[self._scheme.prefix :]
@@ -110,7 +110,7 @@ class Decompressor:
         _check_end(self._codec, packed, plain[-_LITERALS:], size)
         return plain
 
-    def _stated_size(self, data: Bytes) -> int | None:
+    def _read_stated_size(self, data: Bytes) -> int | None:
         """The stated size of a piece; None for a frame without a size."""
         if not data.size:
             return 0
@@ -139,7 +139,7 @@ class Decompressor:
         return np.frombuffer(plain, np.uint8)
 
 
-def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
+def decompress_frame(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
     """Decompress a frame or block of `size` bytes.
 
     Raises:
@@ -186,13 +186,13 @@ class Compressor:
         packed: bytes = self._codec.compress(np.ascontiguousarray(data), asbytes=True)
         return data.size.to_bytes(self._prefix, "little") + packed
 
-    def shrunk(self, data: bytes) -> bytes | None:
+    def compress_if_smaller(self, data: bytes) -> bytes | None:
         """The size and the compressed bytes of a piece; None unless they are fewer than the bytes of the piece."""
         packed: bytes = self._codec.compress(data, asbytes=True)
         return len(data).to_bytes(self._prefix, "little") + packed if len(packed) + self._prefix < len(data) else None
 
 
-def compressor(encoding: CompressiveEncoding) -> Compressor | None:
+def read_compressor(encoding: CompressiveEncoding) -> Compressor | None:
     """The compressor of a page description; None for a description with a level, or with an unknown scheme."""
     compression = encoding.general.compression
     schemes = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
@@ -202,11 +202,11 @@ def compressor(encoding: CompressiveEncoding) -> Compressor | None:
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
     if not buffers:
         raise CorruptFileError("compressed chunks without a buffer")
-    opened = _opened(encoding, buffers[0])
+    opened = _decompress_chunks(encoding, buffers[0])
     return registry.decode_miniblock(encoding.general.values, (opened, *buffers[1:]), counts)
 
 
-def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
+def _decompress_chunks(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
     return _join([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
 
@@ -227,7 +227,7 @@ def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -
 
 
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> DataBlock:
-    return registry.decode_blocks(encoding.general.values, _opened(encoding, buffers), counts)
+    return registry.decode_blocks(encoding.general.values, _decompress_chunks(encoding, buffers), counts)
 
 
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
@@ -236,13 +236,22 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     decompress = Decompressor(encoding.general.compression, block.data.size)
     offsets = block.offsets.tolist()
     opened = _join([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
-    values = VariableBlock(offsets=offsets_of(opened.sizes), data=opened.data, num_values=block.num_values)
+    values = VariableBlock(offsets=compute_offsets(opened.sizes), data=opened.data, num_values=block.num_values)
     return registry.decode_per_value(encoding.general.values, values)
 
 
 def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> DataBlock | None:
+    """Decode some values, decompressing each chunk of theirs once; None if the inner compression reads no single value.
+
+    Args:
+        encoding: The description of the page.
+        buffers: The chunks.
+        chunks: The number of the chunk of each value, ascending.
+        places: The position of each value in its chunk.
+        counts: The number of values of every chunk.
+    """
     inner_gatherer = registry.chunk_gatherer(encoding.general.values, 1)
     if inner_gatherer is None or inner_gatherer[1] == 1:
         return None
@@ -258,7 +267,7 @@ def _gather(
     data = np.frombuffer(b"".join(values), np.uint8)
     if bits:
         return FixedWidthBlock(data=data, bits_per_value=bits, num_values=int(places.size))
-    offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
+    offsets = compute_offsets(np.fromiter(map(len, values), np.int64, len(values)))
     return VariableBlock(offsets=offsets, data=data, num_values=int(places.size))
 
 
@@ -284,7 +293,7 @@ def _parse_name(argument: str) -> tuple[_Scheme, int | None]:
     raise InvalidInputError(f"unknown general compression {name!r}: use one of {', '.join(s.name for s in _SCHEMES)}")
 
 
-def compressed_bytes(name: str, data: Bytes) -> bytes:
+def compress_with_size(name: str, data: Bytes) -> bytes:
     """Compress bytes and put their size before them.
 
     Args:
@@ -294,7 +303,7 @@ def compressed_bytes(name: str, data: Bytes) -> bytes:
     return Compressor(*_parse_name(name))(data)
 
 
-def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
+def _describe(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
     compression = BufferCompression(scheme=scheme.number, level=level)
     return CompressiveEncoding(general=General(compression=compression, values=inner))
 
@@ -310,41 +319,41 @@ def _compress_pieces(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
     scheme, level = _parse_name(argument)
     inner = registry.encode_miniblock(
-        block, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
+        block, registry.parse_inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     if not inner.buffers:
         return inner
     first = _compress_pieces(scheme, level, inner.buffers[0])
     if first.data.size >= int(inner.buffers[0].sizes.sum()):
         return inner
-    encoding = _description(scheme, level, inner.encoding)
+    encoding = _describe(scheme, level, inner.encoding)
     return MiniBlockPage(encoding=encoding, buffers=(first, *inner.buffers[1:]), counts=inner.counts)
 
 
 def _encode_block(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, Bytes]:
     scheme, level = _parse_name(argument)
-    encoding, data = registry.encode_block(block, registry.inner_name(argument, "flat"))
-    return _description(scheme, level, encoding), np.frombuffer(Compressor(scheme, level)(data), np.uint8)
+    encoding, data = registry.encode_block(block, registry.parse_inner_name(argument, "flat"))
+    return _describe(scheme, level, encoding), np.frombuffer(Compressor(scheme, level)(data), np.uint8)
 
 
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     scheme, level = _parse_name(argument)
-    encoding, buffers = registry.encode_blocks(block, registry.inner_name(argument, "flat"), counts)
-    return _description(scheme, level, encoding), _compress_pieces(scheme, level, buffers)
+    encoding, buffers = registry.encode_blocks(block, registry.parse_inner_name(argument, "flat"), counts)
+    return _describe(scheme, level, encoding), _compress_pieces(scheme, level, buffers)
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
     scheme, level = _parse_name(argument)
-    encoding, values = registry.encode_per_value(block, registry.inner_name(argument, "variable"))
+    encoding, values = registry.encode_per_value(block, registry.parse_inner_name(argument, "variable"))
     if not isinstance(values, VariableBlock):
         raise InvalidInputError("values of one width cannot be compressed one by one")
     starts = values.offsets[:-1].astype(np.int64)
     pieces = ChunkBuffers(data=values.data, starts=starts, sizes=np.diff(values.offsets).astype(np.int64))
     packed = _compress_pieces(scheme, level, pieces)
-    ends: Offsets = offsets_of(packed.sizes)
+    ends: Offsets = compute_offsets(packed.sizes)
     if values.offsets.itemsize == 8:
         ends = ends.astype(np.int64)
-    return _description(scheme, level, encoding), VariableBlock(
+    return _describe(scheme, level, encoding), VariableBlock(
         offsets=ends, data=packed.data, num_values=values.num_values
     )
 

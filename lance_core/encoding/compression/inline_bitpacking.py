@@ -21,20 +21,20 @@ from lance_core.encoding.compression.chunks import (
     ChunkLimits,
     Counts,
     MiniBlockPage,
-    aligned_words,
     chunk_counts,
-    equal_steps,
+    find_equal_step,
     gather_bytes,
-    total_count,
+    sum_counts,
+    view_as_words,
 )
 from lance_core.encoding.compression.fastlanes import (
     BLOCK_VALUES,
     Words,
-    bit_widths,
+    locate_values,
+    measure_bit_widths,
     pack,
     pack_one,
     packed_bytes,
-    places_of,
     unpack_at,
     unpack_some,
 )
@@ -57,12 +57,12 @@ def word_type(bits: int) -> np.dtype[Any]:
     return np.dtype(f"<u{bits // 8}")
 
 
-def coalesced_rows(rows: Words, counts: Counts) -> Bytes:
+def coalesce_rows(rows: Words, counts: Counts) -> Bytes:
     """The first ``counts[i]`` values of every row, back to back; a view if all rows but the last are full."""
     width = rows.shape[1]
     flat = rows.reshape(-1)
     if bool((counts[:-1] == width).all()):
-        return flat[: total_count(counts)].view(np.uint8)
+        return flat[: sum_counts(counts)].view(np.uint8)
     runs = []  # each: some full rows, and the values of the next row, which is not full
     start = 0
     for place in np.flatnonzero(counts != width).tolist():
@@ -83,7 +83,7 @@ def spread_rows(values: Words, counts: Counts, width: int) -> Words:
     return rows
 
 
-def _widths(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> tuple[np.dtype[Any], Counts]:
+def _read_widths(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> tuple[np.dtype[Any], Counts]:
     """The words that values are packed from, and the bits per value of each chunk."""
     description = encoding.inline_bitpacking
     if description.HasField("values"):
@@ -104,17 +104,17 @@ def _widths(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts
 
 
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
-    dtype, widths = _widths(encoding, buffers, counts)
+    dtype, widths = _read_widths(encoding, buffers, counts)
     rows = unpack_at(buffers.data, buffers.starts + dtype.itemsize, widths, dtype)
-    data = coalesced_rows(rows, counts) if counts.size else np.empty(0, np.uint8)
-    return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=total_count(counts))
+    data = coalesce_rows(rows, counts) if counts.size else np.empty(0, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=sum_counts(counts))
 
 
 def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> FixedWidthBlock | None:
-    dtype, widths = _widths(encoding, buffers, counts)
-    words = aligned_words(buffers, dtype)
+    dtype, widths = _read_widths(encoding, buffers, counts)
+    words = view_as_words(buffers, dtype)
     if words is None:
         return None
     starts = buffers.starts // dtype.itemsize + 1
@@ -147,7 +147,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 
 def _unpack_places(data: bytes | memoryview, width: int, size: int, places: Sequence[int]) -> list[bytes | memoryview]:
     """Values of one block, unpacked from `width` bits to words of `size` bytes each."""
-    word, following, shift, back = places_of(width, size * 8)
+    word, following, shift, back = locate_values(width, size * 8)
     mask = (1 << width) - 1
     if len(places) >= _MANY:
         dtype = np.dtype(f"<u{size}")
@@ -194,7 +194,7 @@ def _pack_chunks(rows: Words) -> ChunkBuffers:
     if not rows.shape[0]:
         return ChunkBuffers(data=np.empty(0, np.uint8), starts=np.empty(0, np.int64), sizes=np.empty(0, np.int64))
     dtype = rows.dtype
-    widths = bit_widths(rows)
+    widths = measure_bit_widths(rows)
     sizes = dtype.itemsize + packed_bytes(1) * widths
     ends = np.cumsum((sizes + 7) // 8 * 8)
     starts = ends - (sizes + 7) // 8 * 8
@@ -207,7 +207,7 @@ def _pack_chunks(rows: Words) -> ChunkBuffers:
         members = np.flatnonzero(widths == width)
         places = starts[members] // dtype.itemsize + 1
         count = packed_bytes(width) // dtype.itemsize
-        step = equal_steps(places) if members.size > 1 else count
+        step = find_equal_step(places) if members.size > 1 else count
         chosen = rows if members.size == rows.shape[0] else rows[members]
         if step is not None:
             strides = (step * dtype.itemsize, dtype.itemsize)

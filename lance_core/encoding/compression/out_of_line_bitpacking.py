@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, OutOfLineBitpacking
-from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, aligned_words, require_room, total_count
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, require_room, sum_counts, view_as_words
 from lance_core.encoding.compression.fastlanes import (
     BLOCK_VALUES,
     Words,
-    bit_widths,
-    in_rows,
+    measure_bit_widths,
+    order_by_rows,
     pack,
     packed_bytes,
     unpack_at,
     unpack_some,
 )
 from lance_core.encoding.compression.flat import flat_encoding
-from lance_core.encoding.compression.inline_bitpacking import coalesced_rows, spread_rows, word_type
+from lance_core.encoding.compression.inline_bitpacking import coalesce_rows, spread_rows, word_type
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
@@ -46,7 +46,7 @@ def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:
     return values.flat.bits_per_value
 
 
-def _packed_and_raw(
+def _count_packed_and_raw(
     buffers: ChunkBuffers, counts: Counts, size: int, item_size: int
 ) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """How many packed blocks of `size` bytes each chunk has, and whether it ends in raw words."""
@@ -63,15 +63,15 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     dtype = word_type(bits)
     width = _packed_width(encoding, bits)
     if width == 0:
-        require_room(total_count(counts) * dtype.itemsize)
+        require_room(sum_counts(counts) * dtype.itemsize)
         return FixedWidthBlock(
-            data=np.zeros(total_count(counts) * dtype.itemsize, np.uint8),
+            data=np.zeros(sum_counts(counts) * dtype.itemsize, np.uint8),
             bits_per_value=bits,
-            num_values=total_count(counts),
+            num_values=sum_counts(counts),
         )
     size = packed_bytes(width)
     tail = counts % BLOCK_VALUES
-    packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
+    packed, raw = _count_packed_and_raw(buffers, counts, size, dtype.itemsize)
     first = np.cumsum(packed) - packed
     number = np.arange(int(packed.sum()), dtype=np.int64) - np.repeat(first, packed)
     starts = np.repeat(buffers.starts, packed) + number * size
@@ -81,8 +81,8 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     else:
         last = number == np.repeat(packed, packed) - 1
         block_counts = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
-        data = coalesced_rows(rows, block_counts) if rows.size else np.empty(0, np.uint8)
-    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
+        data = coalesce_rows(rows, block_counts) if rows.size else np.empty(0, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=sum_counts(counts))
 
 
 def _gather(
@@ -91,11 +91,11 @@ def _gather(
     bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
     dtype = word_type(bits)
     width = _packed_width(encoding, bits)
-    words = aligned_words(buffers, dtype)
+    words = view_as_words(buffers, dtype)
     if width == 0 or words is None:
         return None
     size = packed_bytes(width)
-    packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
+    packed, raw = _count_packed_and_raw(buffers, counts, size, dtype.itemsize)
     blocks, inside = np.divmod(places, BLOCK_VALUES)
     starts = (buffers.starts[chunks] + blocks * size) // dtype.itemsize
     values = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
@@ -123,7 +123,7 @@ def _add_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any,
     return np.concatenate(pieces)
 
 
-def _requested_width(argument: str) -> int:
+def _parse_width(argument: str) -> int:
     """The least width, from a name like ``"out_of_line_bitpacking:4"``; 1 without a width."""
     width = argument.removeprefix(":")
     if not argument:
@@ -139,9 +139,9 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
     if bits not in (8, 16, 32, 64):
         raise InvalidInputError(f"values of {bits} bits cannot be bit-packed")
     words = values.view()
-    width = _requested_width(argument)
+    width = _parse_width(argument)
     if words.size:
-        width = max(width, int(bit_widths(words.reshape(1, -1))[0]))
+        width = max(width, int(measure_bit_widths(words.reshape(1, -1))[0]))
     if width > bits:
         raise InvalidInputError(f"values of {bits} bits cannot be packed in {width}")
     encoding = CompressiveEncoding(
@@ -194,7 +194,7 @@ def pack_flags(flags: npt.NDArray[np.bool_]) -> bytes:
 
 @lru_cache(maxsize=1)
 def _order_of_flags() -> npt.NDArray[np.intp]:
-    return in_rows(16).reshape(16, BLOCK_VALUES // 16).T.ravel()
+    return order_by_rows(16).reshape(16, BLOCK_VALUES // 16).T.ravel()
 
 
 COMPRESSION = Compression(

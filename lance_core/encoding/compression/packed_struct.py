@@ -82,7 +82,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
     widths, rows = join_rows(block)
     page = registry.encode_miniblock(
-        rows, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
+        rows, registry.parse_inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     encoding = CompressiveEncoding(packed_struct=PackedStruct(bits_per_value=widths, values=page.encoding))
     return MiniBlockPage(encoding=encoding, buffers=page.buffers, counts=page.counts)
@@ -90,7 +90,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
     widths, rows = join_rows(block)
-    inner, values = registry.encode_per_value(rows, registry.inner_name(argument, "flat"))
+    inner, values = registry.encode_per_value(rows, registry.parse_inner_name(argument, "flat"))
     return CompressiveEncoding(packed_struct=PackedStruct(bits_per_value=widths, values=inner)), values
 
 

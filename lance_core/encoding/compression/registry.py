@@ -28,7 +28,7 @@ from lance_core.encoding.compression.chunks import (
     Counts,
     MiniBlockPage,
     check_chunks,
-    total_count,
+    sum_counts,
 )
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
@@ -99,12 +99,12 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or not possible in a mini-block.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     if compression.decode_miniblock is None:
         raise UnsupportedError(f"{compression.name} in a mini-block page is not supported")
     for buffer in buffers:
         check_chunks(buffer, counts)
-    return _check_count(compression.decode_miniblock(encoding, buffers, counts), total_count(counts))
+    return _check_count(compression.decode_miniblock(encoding, buffers, counts), sum_counts(counts))
 
 
 def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
@@ -119,7 +119,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or has no block form.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     if num_values < 0 or num_values > 2**40:
         raise CorruptFileError(f"a block of {num_values} values is not possible")
     if compression.decode_block is not None:
@@ -142,11 +142,11 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or has no block form.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     if compression.decode_blocks is None:
         raise UnsupportedError(f"{compression.name} as a block is not supported")
     check_chunks(buffers, counts)
-    return _check_count(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
+    return _check_count(compression.decode_blocks(encoding, buffers, counts), sum_counts(counts))
 
 
 def gather_values(
@@ -164,7 +164,7 @@ def gather_values(
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     if compression.gather is None:
         return None
     check_chunks(buffers, counts)
@@ -184,7 +184,7 @@ def chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Chu
         CorruptFileError: The description states a width that no value has.
         UnsupportedError: The encoding is unknown.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     return None if compression.chunk_gatherer is None else compression.chunk_gatherer(encoding, num_buffers)
 
 
@@ -199,7 +199,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or does not work value by value.
     """
-    compression = described(encoding)
+    compression = find_described_compression(encoding)
     if compression.decode_per_value is None:
         raise UnsupportedError(f"{compression.name} in a full-zip page is not supported")
     return _check_count(compression.decode_per_value(encoding, block), block.num_values)
@@ -255,8 +255,8 @@ def encode_blocks(block: DataBlock, name: str, counts: Counts) -> tuple[Compress
     compression, argument = parse_name(name)
     if compression.encode_blocks is None:
         raise UnsupportedError(f"writing {compression.name} as a block is not supported")
-    if total_count(counts) != block.num_values:
-        raise InvalidInputError(f"the counts sum to {total_count(counts)}, but there are {block.num_values} values")
+    if sum_counts(counts) != block.num_values:
+        raise InvalidInputError(f"the counts sum to {sum_counts(counts)}, but there are {block.num_values} values")
     return compression.encode_blocks(block, argument, counts)
 
 
@@ -290,7 +290,7 @@ def parse_name(name: str) -> tuple[Compression, str]:
     return compression, name[end:]
 
 
-def inner_name(argument: str, default: str) -> str:
+def parse_inner_name(argument: str, default: str) -> str:
     """The name in the parentheses of an argument, or `default` without parentheses.
 
     Raises:
@@ -304,7 +304,7 @@ def inner_name(argument: str, default: str) -> str:
     return argument[start + 1 : -1]
 
 
-def described(encoding: CompressiveEncoding) -> Compression:
+def find_described_compression(encoding: CompressiveEncoding) -> Compression:
     """The compression of a description.
 
     Raises:

@@ -24,11 +24,11 @@ from lance_core.encoding.compression.chunks import (
     MiniBlockPage,
     chunk_counts,
     gather_bytes,
-    total_count,
+    sum_counts,
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding
 from lance_core.encoding.compression.registry import Compression
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, num_runs, require_fixed_width
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, count_runs, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
 _LONGEST = 255
@@ -55,7 +55,7 @@ def _decode_miniblock(
 
 def _expand(bits: int, values: ChunkBuffers, lengths: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     runs = lengths.sizes
-    num_values = total_count(counts)
+    num_values = sum_counts(counts)
     if (values.sizes != runs * (bits // 8)).any():
         raise CorruptFileError("a chunk has different numbers of run values and run lengths")
     if num_values > _LONGEST * int(runs.sum()):
@@ -126,7 +126,7 @@ def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Ch
 
 def levels_are_runs(levels: npt.NDArray[Any]) -> bool:
     """Whether a few levels take less space as runs than as words of 16 bits."""
-    return levels.size <= _LONGEST and _HEADER_BYTES + _LEVEL_RUN_BYTES * num_runs(levels) < 2 * levels.size
+    return levels.size <= _LONGEST and _HEADER_BYTES + _LEVEL_RUN_BYTES * count_runs(levels) < 2 * levels.size
 
 
 def runs_of_levels(levels: npt.NDArray[Any]) -> bytes:

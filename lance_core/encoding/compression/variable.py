@@ -24,13 +24,13 @@ from lance_core.encoding.compression.chunks import (
     ChunkLimits,
     Counts,
     MiniBlockPage,
-    aligned_words,
     check_length,
     chunk_counts,
     expand_runs,
     gather_bytes,
     gather_ranges,
-    total_count,
+    sum_counts,
+    view_as_words,
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding
 from lance_core.encoding.compression.registry import Compression
@@ -41,7 +41,7 @@ from lance_core.encoding.datablock import (
     Offsets,
     VariableBlock,
     ascends,
-    offsets_of,
+    compute_offsets,
     require_variable,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
@@ -76,7 +76,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
         raise CorruptFileError(f"variable chunks have one buffer, not {len(buffers)}")
     (chunks,) = buffers
     width = offset_bits(encoding) // 8
-    num_values = total_count(counts)
+    num_values = sum_counts(counts)
     if (num_values + counts.size) * width > chunks.data.size:
         raise CorruptFileError(f"{num_values} values in {chunks.data.size} bytes")
     if not num_values:
@@ -99,7 +99,7 @@ def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> VariableBlock | None:
     width = offset_bits(encoding) // 8
-    words = aligned_words(buffers, np.dtype(f"<i{width}"))
+    words = view_as_words(buffers, np.dtype(f"<i{width}"))
     if words is None:
         return None
     starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
@@ -113,7 +113,7 @@ def _gather(
     if int(lengths.sum()) > buffers.data.size:
         raise CorruptFileError("the values of a chunk overlap")
     data = buffers.data[expand_runs(starts + first, lengths)]
-    return VariableBlock(offsets=offsets_of(lengths), data=data, num_values=int(places.size))
+    return VariableBlock(offsets=compute_offsets(lengths), data=data, num_values=int(places.size))
 
 
 def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
@@ -143,7 +143,7 @@ def _join_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Co
     total = int(bases[-1] + sizes[-1])
     dtype = raw.dtype if total <= _INT32_MAX else np.dtype(np.int64)
     shift = (bases - first).astype(dtype)
-    num_values = total_count(counts)
+    num_values = sum_counts(counts)
     out: npt.NDArray[Any] = np.empty(num_values + 1, dtype)
     per_chunk = int(counts[0])
     if bool((counts[:-1] == per_chunk).all()):
@@ -196,7 +196,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
     values = require_variable(block)
     width = values.offsets.itemsize
-    counts = _chunk_counts(values.offsets, limits)
+    counts = _choose_chunk_counts(values.offsets, limits)
     ends = np.cumsum(counts)
     low = values.offsets[ends - counts].astype(np.int64)
     high = values.offsets[ends].astype(np.int64)
@@ -226,7 +226,7 @@ def _fill_offsets(out: Bytes, offsets: Offsets, counts: Counts, starts: Counts, 
         at += count
 
 
-def _chunk_counts(offsets: Offsets, limits: ChunkLimits) -> Counts:
+def _choose_chunk_counts(offsets: Offsets, limits: ChunkLimits) -> Counts:
     """Values per chunk: powers of two (at least 2) such that offsets and bytes stay within the limits."""
     num_values = offsets.size - 1
     width = offsets.itemsize
@@ -269,7 +269,7 @@ def _encode_block(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding
     return variable_encoding(width * 8), out
 
 
-def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
+def build_chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
     """The buffer of a mini-block chunk of values.
 
     Args:
@@ -281,7 +281,7 @@ def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
 
 
 def block_of_values(offsets: Offsets, values: bytes) -> bytes:
-    """The buffer of a block of values, with the arguments of `chunk_of_values`."""
+    """The buffer of a block of values, with the arguments of `build_chunk_of_values`."""
     width = offsets.itemsize
     head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
     return b"".join((head, (offsets - int(offsets[0])).tobytes(), values))

@@ -22,7 +22,7 @@ from lance_core.encoding.datablock import (
     FixedWidthBlock,
     PackedStructBlock,
     VariableBlock,
-    offsets_of,
+    compute_offsets,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
@@ -65,7 +65,7 @@ class _RowCursor:
         starts = self._advance(lengths)
         sizes = np.zeros(self._count, np.int64)
         sizes[self._present] = lengths
-        offsets = offsets_of(sizes)
+        offsets = compute_offsets(sizes)
         places = np.repeat(starts - offsets[self._present], lengths) + np.arange(int(offsets[-1]))
         return VariableBlock(offsets=offsets, data=self._data[places], num_values=self._count)
 
@@ -130,7 +130,7 @@ def _join_rows(parts: list[FixedWidthBlock | VariableBlock], num_values: int) ->
             sizes += np.diff(part.offsets) + part.offsets.itemsize
         else:
             sizes += part.bits_per_value // 8
-    offsets = offsets_of(sizes)
+    offsets = compute_offsets(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
     at = offsets[:-1].astype(np.int64)
     for part in parts:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.concatenate import without_null_values
+from lance_core.encoding.concatenate import move_nulls_to_indices
 from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, VariableBlock, ascends, block_to_array
 from lance_core.encoding.page import ByteRange, Bytes, Steps, as_bytes, lock_step
 from lance_core.errors import CorruptFileError, UnsupportedError
@@ -169,7 +169,7 @@ def _read_dictionary(field: Field, kind: Any, table: PageTable, position: int, s
             read_dictionary_values(kind.value_type, table, values_at, count),
         ]
     )
-    return without_null_values(pa.DictionaryArray.from_arrays(parts[0], parts[1]))
+    return move_nulls_to_indices(pa.DictionaryArray.from_arrays(parts[0], parts[1]))
 
 
 def read_dictionary_values(kind: pa.DataType, table: PageTable, position: int, count: int) -> Steps[pa.Array]:

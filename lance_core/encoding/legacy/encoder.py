@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, view_array_as_block
 from lance_core.encoding.page import Bytes
-from lance_core.encoding.repdef import null_mask
+from lance_core.encoding.repdef import find_nulls
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 
@@ -62,11 +62,11 @@ def encode_batch(field: Field, array: Any, path: str = "") -> Iterator[EncodedFi
         yield from encode_batch(field.children[0], values, f"{path}.")
     else:
         if not is_null_stored(array.type) and _has_nulls(array):
-            raise no_null(path, array.type)
+            raise make_null_error(path, array.type)
         yield encode_page(field, array)
 
 
-def no_null(path: str, kind: pa.DataType) -> SchemaError:
+def make_null_error(path: str, kind: pa.DataType) -> SchemaError:
     """The error for a null that would be read as another value."""
     return SchemaError(
         f"column {path!r}: a file of version 0.1 cannot hold a null of type {kind}: fill the nulls, or write a dataset "
@@ -97,8 +97,8 @@ def encode_page(field: Field, array: Any) -> EncodedFieldPage:
     if pa.types.is_fixed_size_list(array.type):
         data = _fixed_size_list_data(array)
         return EncodedFieldPage(field=field, length=len(array), data=data, offsets=None)
-    block = array_to_block(array)
-    nulls = null_mask(array)
+    block = view_array_as_block(array)
+    nulls = find_nulls(array)
     if isinstance(block, VariableBlock):
         return _variable_page(field, block, nulls)
     if not isinstance(block, FixedWidthBlock):
@@ -124,7 +124,7 @@ def _fixed_size_list_data(array: Any) -> Bytes:
     items = array.values.slice(array.offset * size, len(array) * size)
     if pa.types.is_fixed_size_list(items.type):
         return _fixed_size_list_data(items)
-    block = array_to_block(items)
+    block = view_array_as_block(items)
     if not isinstance(block, FixedWidthBlock):
         raise UnsupportedError(f"a 0.1 file cannot hold fixed size lists of {items.type}")
     return block.data

@@ -32,7 +32,14 @@ from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.page import DecodedRows, EncodedPage, RowRuns, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition, null_mask, wire_layers
+from lance_core.encoding.repdef import (
+    Layer,
+    Levels,
+    count_lists,
+    find_nulls,
+    list_layers_of_description,
+    max_definition,
+)
 from lance_core.encoding.structural import chunk_layout, fullzip
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema
@@ -52,7 +59,7 @@ def is_any_blob(field: Field) -> bool:
     return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
 
 
-def descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 16) -> Counts:
+def build_descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 16) -> Counts:
     """The descriptors of blobs: shape (blobs, 2).
 
     Args:
@@ -64,7 +71,7 @@ def descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 1
     table = np.zeros((len(array), 2), np.int64)
     table[:, 0] = np.where(sizes > 0, np.asarray(positions, np.int64), 0)
     table[:, 1] = sizes
-    nulls = null_mask(array)
+    nulls = find_nulls(array)
     if nulls is not None:
         table[nulls] = (null, 0)
     return table
@@ -83,7 +90,7 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
         positions: Their positions in the file.
         large_chunks: Whether the file is 2.2.
     """
-    table = descriptors(array, positions)
+    table = build_descriptors(array, positions)
     parts = [np.ascontiguousarray(table[:, column]) for column in range(2)]
     children = tuple(
         FixedWidthBlock(data=part.view(np.uint8), bits_per_value=64, num_values=part.size) for part in parts
@@ -96,7 +103,7 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
     layout = PageLayout()
     layout.blob_layout.inner_layout.CopyFrom(inner.encoding)
     layer = Layer.NULLABLE_ITEM if array.null_count else Layer.ALL_VALID_ITEM
-    layout.blob_layout.layers.extend(wire_layers([layer]))
+    layout.blob_layout.layers.extend(list_layers_of_description([layer]))
     return EncodedPage(num_rows=len(array), length=len(array), encoding=layout, buffers=inner.buffers)
 
 
@@ -149,7 +156,7 @@ def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
     return fullzip.encode(levels, values, encoding, num_rows=count)
 
 
-def described(field: Field) -> Field:
+def describe_field(field: Field) -> Field:
     """A field of blobs of 2.2 as the struct of their descriptors."""
     parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
     children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
@@ -163,7 +170,7 @@ def gives_payloads(field: Field) -> bool:
     return is_blob_v2(field) and [child.name for child in field.children][:2] == ["data", "uri"]
 
 
-def described_schema(schema: Schema) -> Schema | None:
+def describe_schema(schema: Schema) -> Schema | None:
     """The columns with descriptors in place of payloads; None if there are no payloads among them.
 
     Raises:
@@ -176,7 +183,7 @@ def described_schema(schema: Schema) -> Schema | None:
             )
     if not any(map(gives_payloads, schema.fields)):
         return None
-    return replace(schema, fields=tuple(described(f) if gives_payloads(f) else f for f in schema.fields))
+    return replace(schema, fields=tuple(describe_field(f) if gives_payloads(f) else f for f in schema.fields))
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:

@@ -40,12 +40,19 @@ import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
 from lance_core.encoding.compression import ChunkBuffers, MiniBlockPage, encode_blocks
-from lance_core.encoding.compression.chunks import Counts, equal_steps
+from lance_core.encoding.compression.chunks import Counts, find_equal_step
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
 from lance_core.encoding.compression.rle import levels_are_runs
 from lance_core.encoding.datablock import FixedWidthBlock
-from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, empty_bytes
-from lance_core.encoding.repdef import LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
+from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, allocate_bytes
+from lance_core.encoding.repdef import (
+    LevelArray,
+    Levels,
+    count_lists,
+    find_slots,
+    list_layers_of_description,
+    max_definition,
+)
 from lance_core.errors import CorruptFileError
 
 _PADDING: Final = 0xFE
@@ -106,7 +113,7 @@ def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | No
         offsets.append(end)
         end = end + _pad(buffer.sizes)
     starts = np.cumsum(end) - end
-    out = empty_bytes(int(end.sum()))
+    out = allocate_bytes(int(end.sum()))
     out[:] = _PADDING
     _write_numbers(out, starts, parts.num_levels, 2)
     position = 2
@@ -244,7 +251,7 @@ def _copy_pieces(out: Bytes, targets: Counts, source: ChunkBuffers) -> None:
     if not count:
         return
     size = int(source.sizes[0])
-    steps = equal_steps(source.starts), equal_steps(targets)
+    steps = find_equal_step(source.starts), find_equal_step(targets)
     done = 0
     if steps[0] is not None and steps[1] is not None and bool((source.sizes[:-1] == size).all()) and size:
         done = count - 1
@@ -287,11 +294,11 @@ def encode(
     Returns:
         The page; None if a chunk would become larger than the format allows.
     """
-    bounds = _level_bounds(levels, values.counts)
+    bounds = _find_level_bounds(levels, values.counts)
     num_levels = bounds[1:] - bounds[:-1]
     layout = MiniBlockLayout(
         value_compression=values.encoding,
-        layers=wire_layers(levels.layers),
+        layers=list_layers_of_description(levels.layers),
         num_buffers=len(values.buffers),
         num_items=int(values.counts.sum()),
         has_large_chunk=large_chunks,
@@ -304,7 +311,7 @@ def encode(
         if array is None:
             parts.append(None)
             continue
-        name = _levels_name(array, num_levels, limit, runs=large_chunks)
+        name = _choose_compression_of_levels(array, num_levels, limit, runs=large_chunks)
         parts.append(_encode_levels(array, num_levels, name, target))
     has_levels = levels.repetition is not None or levels.definition is not None
     chunk_parts = ChunkParts(
@@ -317,24 +324,24 @@ def encode(
     if laid_out is None or (not large_chunks and int(laid_out[1].max()) > _MAX_CHUNK_BYTES_2_1):
         return None
     data, sizes = laid_out
-    buffers: list[BytesLike] = [_chunk_meta(sizes, values.counts, "<u4" if large_chunks else "<u2"), data]
+    buffers: list[BytesLike] = [_build_chunk_meta(sizes, values.counts, "<u4" if large_chunks else "<u2"), data]
     if dictionary is not None:
         layout.dictionary.CopyFrom(dictionary.encoding)
         layout.num_dictionary_items = dictionary.num_items
         buffers.append(dictionary.data)
     if levels.repetition is not None:
         layout.repetition_index_depth = 1
-        buffers.append(_repetition_index(levels.repetition, bounds, count_lists(levels.layers)))
+        buffers.append(_build_repetition_index(levels.repetition, bounds, count_lists(levels.layers)))
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(mini_block_layout=layout), buffers=tuple(buffers)
     )
 
 
-def _level_bounds(levels: Levels, counts: Counts) -> Counts:
+def _find_level_bounds(levels: Levels, counts: Counts) -> Counts:
     """First level of each chunk, and the total."""
     bounds = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
-    slots = slot_mask(levels)
+    slots = find_slots(levels)
     if slots is not None:
         positions = np.flatnonzero(slots)
         bounds[1:-1] = positions[bounds[1:-1]]
@@ -343,7 +350,7 @@ def _level_bounds(levels: Levels, counts: Counts) -> Counts:
     return bounds
 
 
-def _levels_name(array: LevelArray, counts: Counts, limit: int, *, runs: bool) -> str:
+def _choose_compression_of_levels(array: LevelArray, counts: Counts, limit: int, *, runs: bool) -> str:
     """The compression of levels; `runs` says whether the version of the file has runs of levels."""
     if array.size >= PACKED_LEVELS * counts.size and limit.bit_length() <= 4:
         return "out_of_line_bitpacking"
@@ -357,14 +364,14 @@ def _encode_levels(array: LevelArray, counts: Counts, name: str, target: Compres
     return buffers
 
 
-def _chunk_meta(sizes: Counts, counts: Counts, word: str) -> npt.NDArray[Any]:
+def _build_chunk_meta(sizes: Counts, counts: Counts, word: str) -> npt.NDArray[Any]:
     logarithms = np.zeros(counts.size, np.int64)
     if counts.size > 1:
         logarithms[:-1] = np.log2(counts[:-1])
     return ((sizes // 8 - 1) << 4 | logarithms).astype(word)
 
 
-def _repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) -> npt.NDArray[np.uint64]:
+def _build_repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) -> npt.NDArray[np.uint64]:
     row_starts = np.flatnonzero(repetition == row_level)
     ends = np.append(row_starts[1:], repetition.size)
     started_before = np.searchsorted(row_starts, bounds[1:], side="left")

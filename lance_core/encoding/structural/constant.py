@@ -21,9 +21,9 @@ import numpy as np
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLayout, PageLayout
 from lance_core.encoding.compression import decode_block, encode_block
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
-from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, num_runs
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, count_runs
 from lance_core.encoding.page import Bytes, BytesLike, DecodedRows, EncodedPage, PageInfo, RowRuns, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, find_slots, list_layers_of_description
 from lance_core.errors import CorruptFileError
 
 MAX_INLINE_BYTES: Final = 32
@@ -43,7 +43,7 @@ def encode(
         packs_levels: Whether levels of a page of nulls may be compressed, as in files of 2.2; the reference library
             reads no compressed levels beside a value.
     """
-    layout = ConstantLayout(layers=wire_layers(levels.layers))
+    layout = ConstantLayout(layers=list_layers_of_description(levels.layers))
     buffers: list[BytesLike] = []
     if isinstance(value, bytes) and len(value) <= MAX_INLINE_BYTES:
         layout.inline_value = value
@@ -55,14 +55,14 @@ def encode(
         buffers.append(_pack_scalar([offsets.tobytes(), value.data[first:last].tobytes()]))
     if not _is_flat(levels, has_value=value is not None):
         packs_levels &= value is None
-        buffers.append(_level_buffer(levels.repetition, layout, "rep", packs_levels))
-        buffers.append(_level_buffer(levels.definition, layout, "def", packs_levels))
+        buffers.append(_build_level_buffer(levels.repetition, layout, "rep", packs_levels))
+        buffers.append(_build_level_buffer(levels.definition, layout, "def", packs_levels))
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(constant_layout=layout), buffers=tuple(buffers)
     )
 
 
-def _level_buffer(levels: LevelArray | None, layout: ConstantLayout, kind: str, packs_levels: bool) -> BytesLike:
+def _build_level_buffer(levels: LevelArray | None, layout: ConstantLayout, kind: str, packs_levels: bool) -> BytesLike:
     """The bytes of levels; the description names their compression if it saves space."""
     if levels is None:
         return np.empty(0, np.uint16)
@@ -71,7 +71,7 @@ def _level_buffer(levels: LevelArray | None, layout: ConstantLayout, kind: str, 
     block = FixedWidthBlock(data=levels.view(np.uint8), bits_per_value=16, num_values=levels.size)
     # Fewer than 1,024 levels are not packed.
     bits = 16 if levels.size < BLOCK_VALUES else int(levels.max()).bit_length()
-    is_of_runs = _RUN_BYTES * num_runs(levels) < levels.size * bits / 8
+    is_of_runs = _RUN_BYTES * count_runs(levels) < levels.size * bits / 8
     encoding, data = encode_block(block, "rle" if is_of_runs else "out_of_line_bitpacking")
     if data.size >= block.data.size:
         return levels
@@ -130,7 +130,7 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
         covered = rows
     if items is None:
         return DecodedRows(covered=covered, levels=levels, values=None)
-    slots = slot_mask(levels)
+    slots = find_slots(levels)
     count = levels.num_levels if slots is None else int(np.count_nonzero(slots))
     indices = FixedWidthBlock(data=np.zeros(count * 4, np.uint8), bits_per_value=32, num_values=count)
     return DecodedRows(covered=covered, levels=levels, values=indices, items=(items,))

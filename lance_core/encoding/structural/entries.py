@@ -81,7 +81,7 @@ def find_entries(form: EntryForm, data: Bytes, row_starts: Counts, row_ends: Cou
     return np.sort(np.concatenate(entry_starts)) if entry_starts else row_starts
 
 
-def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
+def gather_integers(data: Bytes, starts: Counts, width: int) -> Counts:
     """The unsigned integers of `width` bytes at some positions.
 
     Raises:
@@ -97,12 +97,12 @@ def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
 
 def _read_sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
     """Sizes of the entries that begin at `starts`, at least 1 each."""
-    words = little_endian(data, starts, form.width)
+    words = gather_integers(data, starts, form.width)
     present: Mask = words & ((1 << form.bits_def) - 1) <= form.last_present
     sizes = np.full(starts.size, form.width, np.int64)
     sizes[present] += form.size
     if form.is_variable:
-        lengths = little_endian(data, starts[present] + form.width, form.size)
+        lengths = gather_integers(data, starts[present] + form.width, form.size)
         if lengths.size and (int(lengths.min()) < 0 or int(lengths.max()) > data.size):
             raise CorruptFileError("a value is longer than its page")
         sizes[present] += lengths

@@ -38,10 +38,10 @@ from lance_core.encoding.page import (
     PageInfo,
     RowRuns,
     Steps,
+    allocate_bytes,
     as_bytes,
-    coalesced,
-    empty_bytes,
-    merged_ranges,
+    coalesce_pieces,
+    merge_ranges,
 )
 from lance_core.encoding.repdef import (
     Layer,
@@ -49,11 +49,11 @@ from lance_core.encoding.repdef import (
     Levels,
     Mask,
     count_lists,
+    find_slots,
+    list_layers_of_description,
     max_definition,
-    slot_mask,
-    wire_layers,
 )
-from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
+from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, gather_integers
 from lance_core.errors import CorruptFileError
 
 
@@ -77,9 +77,9 @@ def encode(
         num_items=levels.num_levels,
         num_visible_items=values.num_values,
         value_compression=encoding,
-        layers=wire_layers(levels.layers),
+        layers=list_layers_of_description(levels.layers),
     )
-    control = _control_words(levels, bits_rep, bits_def)
+    control = _build_control_words(levels, bits_rep, bits_def)
     buffers: list[BytesLike]
     if isinstance(values, FixedWidthBlock):
         layout.bits_per_value = values.bits_per_value
@@ -105,13 +105,13 @@ def plain_layout(bits: int, count: int) -> PageLayout:
     return layout
 
 
-def bytes_of_bits(block: FixedWidthBlock) -> FixedWidthBlock:
+def expand_bits(block: FixedWidthBlock) -> FixedWidthBlock:
     """Booleans as the bytes of full-zip pages."""
     data = np.unpackbits(block.data, count=block.num_values, bitorder="little")
     return FixedWidthBlock(data=data, bits_per_value=8, num_values=block.num_values)
 
 
-def _control_words(levels: Levels, bits_rep: int, bits_def: int) -> npt.NDArray[np.uint8]:
+def _build_control_words(levels: Levels, bits_rep: int, bits_def: int) -> npt.NDArray[np.uint8]:
     """Control words as rows of bytes: shape (levels, bytes per word)."""
     width = control_bytes(bits_rep, bits_def)
     words = np.zeros(levels.num_levels, np.uint32)
@@ -126,15 +126,15 @@ def _zip_fixed(levels: Levels, values: FixedWidthBlock, control: npt.NDArray[np.
     width, size = control.shape[1], values.bits_per_value // 8
     if width == 0:
         return values.data, np.empty(0, np.int64)
-    slots = slot_mask(levels)
+    slots = find_slots(levels)
     if slots is None:
-        out = empty_bytes(levels.num_levels * (width + size)).reshape(levels.num_levels, width + size)
+        out = allocate_bytes(levels.num_levels * (width + size)).reshape(levels.num_levels, width + size)
         out[:, :width] = control
         out[:, width:] = values.data.reshape(-1, size)
         return out.ravel(), np.arange(levels.num_levels, dtype=np.int64) * (width + size)
     sizes = np.where(slots, width + size, width).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    flat = empty_bytes(int(sizes.sum()))
+    flat = allocate_bytes(int(sizes.sum()))
     for byte in range(width):
         flat[starts + byte] = control[:, byte]
     target, source = flat.data, values.data.data
@@ -149,13 +149,13 @@ def _zip_variable(levels: Levels, values: VariableBlock, control: npt.NDArray[np
     has_value = np.ones(levels.num_levels, np.bool_)
     if levels.definition is not None:
         has_value = levels.definition == 0
-        slots = slot_mask(levels)
+        slots = find_slots(levels)
         present = has_value if slots is None else has_value[slots]
         value_starts, lengths = value_starts[present], lengths[present]
     sizes = np.full(levels.num_levels, width, np.int64)
     sizes[has_value] += prefix + lengths
     starts = np.cumsum(sizes) - sizes
-    flat = empty_bytes(int(sizes.sum()))
+    flat = allocate_bytes(int(sizes.sum()))
     for byte in range(width):
         flat[starts + byte] = control[:, byte]
     targets = starts[has_value] + width
@@ -227,8 +227,8 @@ def decode(
     else:
         step = kind.width + kind.size
         starts, lengths, owners = _find_places(pages, rows, step)
-        ranges, counts = merged_ranges(starts, starts + lengths, owners)
-        data, places = coalesced((yield ranges))
+        ranges, counts = merge_ranges(starts, starts + lengths, owners)
+        data, places = coalesce_pieces((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
             # From positions in the file to positions in the data, then from the rows of all runs to those of each run.
@@ -295,14 +295,14 @@ def _unzip(
 ) -> tuple[Levels, FixedWidthBlock | VariableBlock]:
     if kind.width == 0 and not kind.is_variable:
         levels = Levels(layers=kind.layers, num_levels=row_starts.size, repetition=None, definition=None)
-        plain = _plain_values(data, row_starts, kind.size)
+        plain = _gather_values(data, row_starts, kind.size)
         return levels, FixedWidthBlock(data=plain, bits_per_value=kind.size * 8, num_values=row_starts.size)
     starts = row_starts
     if kind.bits_rep:
         starts = find_entries(kind, data, row_starts, row_ends)
-    repetition, definition = _levels_at(kind, data, starts)
+    repetition, definition = _gather_levels(kind, data, starts)
     levels = Levels(layers=kind.layers, num_levels=starts.size, repetition=repetition, definition=definition)
-    slots = slot_mask(levels)
+    slots = find_slots(levels)
     at = (starts if slots is None else starts[slots]) + kind.width
     if not kind.is_variable:
         if at.size and int(at[-1]) + kind.size > data.size:
@@ -315,7 +315,7 @@ def _unzip(
     return levels, _gather_variable(data, at, kind.size, valid)
 
 
-def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
+def _gather_values(data: Bytes, starts: Counts, size: int) -> Bytes:
     """Values of `size` bytes: a view if they are contiguous, else copies."""
     if data.size == starts.size * size:
         return data
@@ -329,8 +329,8 @@ def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
     return data[low:high].view(kind)[numbers].view(np.uint8)
 
 
-def _levels_at(kind: EntryForm, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:
-    words = little_endian(data, starts, kind.width)
+def _gather_levels(kind: EntryForm, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:
+    words = gather_integers(data, starts, kind.width)
     repetition = (words >> kind.bits_def).astype(np.uint16) if kind.bits_rep else None
     definition = (words & ((1 << kind.bits_def) - 1)).astype(np.uint16) if kind.bits_def else None
     return repetition, definition
@@ -350,7 +350,7 @@ def _gather_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
 def _gather_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
     lengths = np.zeros(starts.size, np.int64)
     present = starts if valid is None else starts[valid]
-    value_sizes = little_endian(data, present, prefix)
+    value_sizes = gather_integers(data, present, prefix)
     if value_sizes.size and (int(value_sizes.min()) < 0 or int((present + prefix + value_sizes).max()) > data.size):
         raise CorruptFileError("a value is longer than its page")
     lengths[slice(None) if valid is None else valid] = value_sizes

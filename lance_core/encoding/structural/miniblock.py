@@ -22,8 +22,8 @@ from lance_core.encoding.page import (
     RowRuns,
     Steps,
     as_bytes,
-    coalesced,
-    merged_ranges,
+    coalesce_pieces,
+    merge_ranges,
 )
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists
 from lance_core.encoding.structural.chunk_layout import ChunkParts, take_apart
@@ -101,15 +101,15 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows")
     chunk_numbers = np.arange(chunks.counts.size, dtype=np.int64)
     if not rows.covers(total_rows):
-        chunk_numbers = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
+        chunk_numbers = _find_chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
     if whole:
         data, base = _join_whole(answers[step * len(pages) :], chunks, data_ranges)
         starts = base[chunk_numbers]
     else:
         starts = chunks.positions[chunk_numbers]
         owners = np.searchsorted(chunks.first, chunk_numbers, side="right")
-        ranges, counts = merged_ranges(starts, starts + chunks.sizes[chunk_numbers], owners)
-        data, places = coalesced((yield ranges))
+        ranges, counts = merge_ranges(starts, starts + chunks.sizes[chunk_numbers], owners)
+        data, places = coalesce_pieces((yield ranges))
         starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
     decoded = _decode_chunks(chunks, data, starts, chunk_numbers, index, rows)
     return _add_items(decoded, items, chunks, chunk_numbers, rows)
@@ -161,7 +161,7 @@ def _join_whole(answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[By
     return joined, chunks.positions + np.repeat(shift, np.diff(chunks.first))
 
 
-def _chunks_of_values(counts: Counts, rows: RowRuns) -> Counts:
+def _find_chunks_of_values(counts: Counts, rows: RowRuns) -> Counts:
     """The chunks that hold some rows of pages without lists."""
     ends = np.cumsum(counts)
     first = np.searchsorted(ends, rows.starts, side="right")
@@ -235,7 +235,7 @@ def _decode_chunks(
     )
     num_levels = parts.num_levels if any(has_levels) else counts
     if index is None:
-        covered = _rows_of_chunks(chunks, chunk_numbers)
+        covered = _list_rows_of_chunks(chunks, chunk_numbers)
         if can_gather(layout.value_compression, rows.count, int(counts.sum())):
             return _gather(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
@@ -252,7 +252,7 @@ def _decode_chunks(
     return DecodedRows(covered=covered, levels=levels, values=values)
 
 
-def _rows_of_chunks(chunks: _Chunks, chunk_numbers: Counts) -> RowRuns:
+def _list_rows_of_chunks(chunks: _Chunks, chunk_numbers: Counts) -> RowRuns:
     """The rows of some chunks of pages without lists."""
     ends = np.cumsum(chunks.counts)
     runs = RowRuns.of_rows(chunk_numbers)

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
-from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, encoding_options
+from lance_core.encoding.choosing.options import EncodingOptions, check_packed_values, read_encoding_options
 from lance_core.encoding.compression import fsst
-from lance_core.encoding.compression.general import compressed_bytes
+from lance_core.encoding.compression.general import compress_with_size
 from lance_core.encoding.compression.packed_struct import join_rows
-from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, view_array_as_block
 from lance_core.encoding.page import BytesLike, EncodedPage
-from lance_core.encoding.repdef import null_mask
+from lance_core.encoding.repdef import find_nulls
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
 from lance_core.schema.field import is_packed
@@ -53,7 +53,9 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
         return _encode_struct(field, array)
     if field.children:
         return _encode_list(field, array)
-    return [[_PageBuffers(len(array), encoding_options(field)).finish(_encode_values, array)]] if len(array) else [[]]
+    return (
+        [[_PageBuffers(len(array), read_encoding_options(field)).finish(_encode_values, array)]] if len(array) else [[]]
+    )
 
 
 def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
@@ -72,7 +74,7 @@ def _encode_packed(field: Field, array: Any) -> EncodedPage:
     encoding = ArrayEncoding()
     encoding.packed_struct.inner.extend(_packed_field(child.type) for child in array.type)
     encoding.packed_struct.buffer.SetInParent()
-    _, rows = join_rows(array_to_block(array))
+    _, rows = join_rows(view_array_as_block(array))
     return EncodedPage(num_rows=len(array), length=len(array), encoding=encoding, buffers=(rows.data,))
 
 
@@ -137,7 +139,7 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     raw: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)[
         array.offset : array.offset + count + 1
     ]
-    nulls = null_mask(array)
+    nulls = find_nulls(array)
     lengths: npt.NDArray[np.int64] = np.diff(raw.astype(np.int64)).astype(np.int64)
     if nulls is not None:
         lengths[nulls] = 0
@@ -172,10 +174,10 @@ def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
         return _encode_dictionary(page, array)
     if pa.types.is_string(kind) and (few := _encode_few_strings(array, page.options)) is not None:
         return _encode_few(page, few)
-    block = None if pa.types.is_fixed_size_list(kind) else array_to_block(array)
+    block = None if pa.types.is_fixed_size_list(kind) else view_array_as_block(array)
     if isinstance(block, VariableBlock):
-        return _encode_binary(page, block, null_mask(array))
-    nulls = null_mask(array)
+        return _encode_binary(page, block, find_nulls(array))
+    nulls = find_nulls(array)
     if nulls is not None:
         bitmap = np.packbits(~nulls, bitorder="little")
         encoding.nullable.some_nulls.validity.CopyFrom(page.flat(bitmap, 1))
@@ -209,7 +211,7 @@ def _encode_few(page: _PageBuffers, array: Any) -> ArrayEncoding:
     indices = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False) + 1
     encoding = ArrayEncoding()
     encoding.dictionary.indices.nullable.no_nulls.values.CopyFrom(page.flat(indices.astype(np.uint8), 8))
-    items = array_to_block(array.dictionary)
+    items = view_array_as_block(array.dictionary)
     assert isinstance(items, VariableBlock)
     encoding.dictionary.items.CopyFrom(_encode_binary(page, items, None))
     encoding.dictionary.num_dictionary_items = len(array.dictionary)
@@ -218,7 +220,7 @@ def _encode_few(page: _PageBuffers, array: Any) -> ArrayEncoding:
 
 def _encode_binary(page: _PageBuffers, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     # The reference library reads FSST of 2.0 with offsets of 32 bits only.
-    pair = fsst.compressed(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
+    pair = fsst.compress_values(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
     if pair is None:
         return _encode_variable(page, block, nulls)
     table, codes = pair
@@ -245,7 +247,7 @@ def _encode_bytes(page: _PageBuffers, data: Bytes) -> ArrayEncoding:
     """The bytes of all values, compressed if the field requests it and they shrink."""
     if page.options.scheme is None:
         return page.flat(data, 8)
-    packed = compressed_bytes(page.options.scheme, data)
+    packed = compress_with_size(page.options.scheme, data)
     if len(packed) >= data.size:
         return page.flat(data, 8)
     encoding = page.flat(packed, 8)
@@ -264,7 +266,7 @@ def _encode_dictionary(page: _PageBuffers, array: Any) -> ArrayEncoding:
     if array.null_count:
         indices = indices.fill_null(0).cast(pa.int64())
         raw = indices.to_numpy(zero_copy_only=False).copy()
-        raw[null_mask(array)] = len(items)
+        raw[find_nulls(array)] = len(items)
         items = pa.concat_arrays([items, pa.nulls(1, items.type)])
         kind = array.type.index_type
         if len(items) > 2 ** (kind.bit_width - pa.types.is_signed_integer(kind)):

@@ -61,7 +61,7 @@ class PlainColumn:
         index = max(int(np.searchsorted(self.bounds, rows.starts[0], side="right")) - 1, 0) if rows.starts.size else 0
         while rows.starts.size and index < self.bounds.size - 1 and int(self.bounds[index]) < int(rows.ends[-1]):
             start, end = int(self.bounds[index]), int(self.bounds[index + 1])
-            part = rows.clipped(start, end).shifted(-start)
+            part = rows.clip(start, end).shift(-start)
             if part.count:
                 pages.append((self.pages.page(index, start, end - start), part))
             index += 1
@@ -130,7 +130,7 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
     readers, bases = [], []
     pages = column.pages_of(rows)
     # Items of the pages before the first wanted one have to be counted as well.
-    first_items = _first_items(column)
+    first_items = _number_first_items(column)
     for page, part in pages:
         encoding = page.encoding
         if not isinstance(encoding, ArrayEncoding) or encoding.WhichOneof("array_encoding") != "list":
@@ -153,7 +153,7 @@ def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, Row
     return np.concatenate(lengths), np.concatenate(valid), items
 
 
-def _first_items(column: PlainColumn) -> dict[int, int]:
+def _number_first_items(column: PlainColumn) -> dict[int, int]:
     """For each page of lists, by its first row: the number of its first item."""
     first_items, total = {}, 0
     for index, start in enumerate(column.bounds[:-1].tolist()):

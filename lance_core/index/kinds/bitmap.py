@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.kinds.row_sets import RowSet, decode, encode, located, row_set, union
+from lance_core.index.kinds.row_sets import RowSet, build_row_set, decode, encode, locate_rows, unite
 from lance_core.index.query.conditions import Contains, IsIn, Test
-from lance_core.index.query.evaluate import codes_of, holds
+from lance_core.index.query.evaluate import evaluate_test, rank_values
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import is_exact
 
@@ -107,7 +107,7 @@ class BitmapIndex:
     def all_rows(self) -> dict[int, BitMap]:
         """The rows of all values."""
         if self._whole is None:
-            self._whole = union(self.sets(np.arange(len(self.keys))))
+            self._whole = unite(self.sets(np.arange(len(self.keys))))
         return self._whole
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
@@ -118,13 +118,13 @@ class BitmapIndex:
         elif self.of_lists:
             return None
         else:
-            chosen = holds(test, truth, self.keys)
+            chosen = evaluate_test(test, truth, self.keys)
             if chosen is None or (chosen.sum() > _MANY_KEYS and chosen.sum() > len(chosen) // 2):
                 return None
-            matches = union(self.sets(np.flatnonzero(chosen))) if chosen.any() else {}
+            matches = unite(self.sets(np.flatnonzero(chosen))) if chosen.any() else {}
         if matches is None:
             return None
-        result = located(matches, view, covered, by_id=by_id)
+        result = locate_rows(matches, view, covered, by_id=by_id)
         if self.of_lists:
             return result | self._find_unlisted_fragments(view, covered, by_id=by_id)
         return result | self._find_unlisted_rows(view, covered, by_id=by_id) if self._is_checked else result
@@ -139,11 +139,11 @@ class BitmapIndex:
             return None
         if isinstance(test, IsIn) and not is_exact(self.keys.type, test.values.type):
             return None
-        chosen = holds(test, truth, self.keys)
+        chosen = evaluate_test(test, truth, self.keys)
         if chosen is None or not chosen.any():
             return None
         by_id = self.by_id and view.has_row_ids
-        matches = located(union(self.sets(np.flatnonzero(chosen))), view, covered, by_id=by_id)
+        matches = locate_rows(unite(self.sets(np.flatnonzero(chosen))), view, covered, by_id=by_id)
         return Candidates(np.where(covered, matches.state, NONE).astype(np.uint8), matches.rows)
 
     def _is_disjoint(self) -> bool:
@@ -163,9 +163,9 @@ class BitmapIndex:
         parts: list[RowSet] = []
         for value in test.values.unique():
             chosen = np.flatnonzero([key.equals(value) for key in self.keys])
-            parts.append(union(self.sets(chosen)) if len(chosen) else {})
+            parts.append(unite(self.sets(chosen)) if len(chosen) else {})
         if not test.needs_all:
-            return union(parts)
+            return unite(parts)
         common_rows = parts[0]
         for other in parts[1:]:
             common_rows = _intersect(common_rows, other)
@@ -175,12 +175,12 @@ class BitmapIndex:
         """The covered fragments without any entry: all their lists are empty, or the segment is wrong."""
         if self.size > _CHECKED_BYTES:
             return Candidates.no(view)
-        entries = located(union([self.all_rows(), self.null_lists or {}]), view, covered, by_id=by_id)
+        entries = locate_rows(unite([self.all_rows(), self.null_lists or {}]), view, covered, by_id=by_id)
         return Candidates(np.where(covered & (entries.state == NONE), ALL, NONE).astype(np.uint8))
 
     def _find_unlisted_rows(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The rows of covered fragments without an entry: deleted rows, or rows that a wrong segment lacks."""
-        entries = located(self.all_rows(), view, covered, by_id=by_id)
+        entries = locate_rows(self.all_rows(), view, covered, by_id=by_id)
         state = np.full(len(view.ids), NONE, np.uint8)
         rows: dict[int, BitMap] = {}
         for place in np.flatnonzero(covered).tolist():
@@ -197,7 +197,7 @@ class BitmapIndex:
         """The part about some fragments."""
         if self.by_id and view.has_row_ids:
             ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
-            selected_rows: RowSet = row_set(np.sort(np.concatenate(ids))) if ids else {}
+            selected_rows: RowSet = build_row_set(np.sort(np.concatenate(ids))) if ids else {}
         else:
             places = np.flatnonzero(chosen).tolist()
             selected_rows = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
@@ -212,13 +212,13 @@ class BitmapIndex:
         """The union of several indices."""
         keys = pa.concat_arrays([part.keys for part in parts])
         all_sets = [rows for part in parts for rows in part.sets(np.arange(len(part.keys)))]
-        distinct, codes = codes_of(keys)
+        distinct, codes = rank_values(keys)
         gathered: list[list[RowSet]] = [[] for _ in range(len(distinct))]
         for code, rows in zip(codes.tolist(), all_sets, strict=True):
             gathered[code].append(rows)
         null_lists = [part.null_lists for part in parts if part.null_lists is not None]
-        sets = [union(same_key) for same_key in gathered]
-        return cls.of(distinct, sets, union(null_lists) if null_lists else None, by_id=parts[0].by_id)
+        sets = [unite(same_key) for same_key in gathered]
+        return cls.of(distinct, sets, unite(null_lists) if null_lists else None, by_id=parts[0].by_id)
 
     def to_table(self) -> pa.Table:
         """The rows of the file.
@@ -259,11 +259,11 @@ class BitmapBuilder:
         """The values and their rows."""
         values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
         numbers = np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
-        keys, codes = codes_of(values)
+        keys, codes = rank_values(values)
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()
         numbers = numbers[order]
-        sets = [row_set(numbers[start:stop]) for start, stop in pairwise(bounds)]
+        sets = [build_row_set(numbers[start:stop]) for start, stop in pairwise(bounds)]
         return BitmapIndex.of(keys, sets, by_id=self._by_id)
 
 
@@ -294,7 +294,7 @@ class LabelBuilder:
     def finish(self) -> BitmapIndex:
         """The elements and their rows."""
         numbers = np.concatenate(self._null_lists) if self._null_lists else np.zeros(0, np.uint64)
-        return replace(self._elements.finish(), null_lists=row_set(numbers))
+        return replace(self._elements.finish(), null_lists=build_row_set(numbers))
 
 
 def _intersect(left: RowSet, right: RowSet) -> RowSet:

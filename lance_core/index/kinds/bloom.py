@@ -29,11 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.kinds.xxhash import hashes_of
+from lance_core.index.kinds.xxhash import hash_values
 from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, View
-from lance_core.index.query.values import is_exact, one_array
+from lance_core.index.query.values import combine_to_array, is_exact
 
 FILE: Final = "bloomfilter.lance"
 DEFAULT_ITEMS: Final = 8192
@@ -105,7 +105,7 @@ class BloomFilter(Zones):
         if missing:
             raise CorruptFileError(f"a BLOOMFILTER without {missing}")
         table = table.combine_chunks()
-        filters = one_array(table.column("bloom_filter_data"))
+        filters = combine_to_array(table.column("bloom_filter_data"))
         sizes = pc.fill_null(pc.binary_length(filters), 0).to_numpy(zero_copy_only=False)
         if ((sizes == 0) | (sizes % _BLOCK_BYTES != 0)).any():
             raise CorruptFileError(f"a Bloom filter that is not made of blocks of {_BLOCK_BYTES} bytes")
@@ -183,10 +183,10 @@ class BloomFilter(Zones):
             return None
         if isinstance(test, IsNull):
             return self.spread(self.nulls, view, covered)
-        values = _compared_values(test, self.kind)
+        values = _read_compared_values(test, self.kind)
         if values is None or len(values) * len(self) > _MANY_CHECKS:
             return None  # reading the rows themselves is cheaper
-        return self.spread(self._can_hold(hashes_of(values)), view, covered)
+        return self.spread(self._can_hold(hash_values(values)), view, covered)
 
     def _can_hold(self, hashes: Any) -> Bools:
         """Whether each zone can hold one of some values."""
@@ -199,7 +199,7 @@ class BloomFilter(Zones):
             same_size = self.filters if len(zones) == len(self) else self.filters.take(pa.array(zones))
             start = np.frombuffer(same_size.buffers()[1], np.int32)[same_size.offset]
             data = np.frombuffer(same_size.buffers()[2], np.uint8)[start : start + size * len(zones)].reshape(-1, size)
-            bits = _bits(hashes, size // _BLOCK_BYTES)
+            bits = _choose_bits(hashes, size // _BLOCK_BYTES)
             for value_bits in bits:
                 is_set = data[:, value_bits >> 3] & (1 << (value_bits & 7)).astype(np.uint8)
                 can_hold[zones] |= (is_set != 0).all(axis=1)
@@ -231,7 +231,7 @@ class BloomBuilder:
             self._nulls.append(any(values.null_count for values in zone_values))
             is_set = np.zeros(self._size * 8, np.bool_)
             for values in zone_values:
-                is_set[_bits(hashes_of(values.drop_null()), self._size // _BLOCK_BYTES)] = True
+                is_set[_choose_bits(hash_values(values.drop_null()), self._size // _BLOCK_BYTES)] = True
             self._filters.append(np.packbits(is_set, bitorder="little").tobytes())
 
     def finish(self) -> BloomFilter:
@@ -270,7 +270,7 @@ def _false_positive_rate(items: int, power: int) -> float:
     return min(total, 1.0)
 
 
-def _bits(hashes: Any, blocks: int) -> Ints:
+def _choose_bits(hashes: Any, blocks: int) -> Ints:
     """The eight bits of each value."""
     block = (((hashes >> _HALF) * np.uint64(blocks)) >> _HALF).astype(np.int64)
     lower = hashes.astype(np.uint32)
@@ -279,7 +279,7 @@ def _bits(hashes: Any, blocks: int) -> Ints:
     return bits
 
 
-def _compared_values(test: Test, kind: pa.DataType) -> pa.Array | None:
+def _read_compared_values(test: Test, kind: pa.DataType) -> pa.Array | None:
     """The values that a test compares with, in the stored type; None for a test that a filter cannot answer."""
     if isinstance(test, Compare) and test.operator == "equal" and test.value.is_valid:
         values = pa.array([test.value], test.value.type)

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.kinds.row_sets import RowSet, located, row_set
+from lance_core.index.kinds.row_sets import RowSet, build_row_set, locate_rows
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.query.evaluate import holds
+from lance_core.index.query.evaluate import evaluate_test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
-from lance_core.index.query.values import one_array
+from lance_core.index.query.values import combine_to_array
 from lance_core.row_addresses import fragment_ids
 
 IDS: Final = "ids"
@@ -86,16 +86,16 @@ class BTree:
         """The fragments that have entries; None if the entries are by row id."""
         if self.by_id:
             return None
-        _, ids = self.everything()
+        _, ids = self.read_all()
         return BitMap(np.unique(fragment_ids(ids)).tolist())
 
-    def everything(self) -> tuple[pa.Array, U64s]:
+    def read_all(self) -> tuple[pa.Array, U64s]:
         """All values and ids, in order."""
         return self.load(np.arange(self.num_rows))
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test is true, or false; see `kinds.Content`."""
-        possible = self._possible_pages(test, truth=truth)
+        possible = self._find_possible_pages(test, truth=truth)
         if possible is None:
             return None
         self._check_entries(view, covered)
@@ -110,12 +110,12 @@ class BTree:
             values, ids = self.load(rows)
             places = pa.array(pages)
             check_page_rows(values, self.pages.lows.take(places), self.pages.highs.take(places), self.page_rows)
-            chosen = holds(test, truth, values)
+            chosen = evaluate_test(test, truth, values)
             assert chosen is not None  # only tests that pages can answer get here
             numbers = np.sort(ids[chosen])
             if (numbers[1:] == numbers[:-1]).any():
                 raise CorruptFileError("a BTREE has a row twice")
-        return located(row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
+        return locate_rows(build_row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
 
     def _check_entries(self, view: View, covered: Bools) -> None:
         """Make sure that the segment can have an entry for each row; in a small segment, for each row of each fragment.
@@ -127,20 +127,20 @@ class BTree:
         if self.num_rows > _CHECKED_ROWS:
             return
         if self._entries is None:
-            _, ids = self.everything()
-            self._entries = row_set(np.sort(ids))
-        entries = located(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
+            _, ids = self.read_all()
+            self._entries = build_row_set(np.sort(ids))
+        entries = locate_rows(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
         view.check_each(covered, {place: len(rows) for place, rows in entries.rows.items()})
 
-    def _possible_pages(self, test: Test, *, truth: bool) -> Bools | None:
+    def _find_possible_pages(self, test: Test, *, truth: bool) -> Bools | None:
         """The pages that can hold a value of which the test is true, or false."""
         if isinstance(test, IsNan) or not isinstance(test, Compare | IsIn | IsNull | StartsWith):
             return None
-        return self.pages.possible(test, truth=truth)
+        return self.pages.find_possible_zones(test, truth=truth)
 
     def of_fragments(self, view: View, chosen: Bools) -> BTree:
         """The part about some fragments."""
-        values, ids = self.everything()
+        values, ids = self.read_all()
         if self.by_id and view.has_row_ids:
             row_ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
             in_fragments = np.isin(ids, np.concatenate(row_ids)) if row_ids else np.zeros(len(ids), np.bool_)
@@ -152,7 +152,7 @@ class BTree:
     @classmethod
     def concat(cls, parts: Sequence[BTree], page_rows: int) -> BTree:
         """The union of several indices."""
-        everything = [part.everything() for part in parts]
+        everything = [part.read_all() for part in parts]
         values, ids = pa.concat_arrays([v for v, _ in everything]), np.concatenate([i for _, i in everything])
         return cls.of(*_sort_rows(values, ids), page_rows, by_id=parts[0].by_id)
 
@@ -167,7 +167,7 @@ class BTree:
         stops = np.minimum(starts + page_rows, len(ids))
         nulls = np.clip(values.null_count - starts, 0, stops - starts)
         lows, highs = values.take(pa.array(starts)), values.take(pa.array(stops - 1))
-        pages = _page_bounds(lows, highs, nulls, stops - starts)
+        pages = _collect_page_bounds(lows, highs, nulls, stops - starts)
         return cls(pages=pages, page_rows=page_rows, num_rows=len(ids), load=load, by_id=by_id)
 
     def lookup_table(self) -> pa.Table:
@@ -187,7 +187,7 @@ class BTree:
 
     def data_table(self) -> pa.Table:
         """The rows of page_data.lance."""
-        values, ids = self.everything()
+        values, ids = self.read_all()
         schema = pa.schema([pa.field("values", values.type), pa.field(IDS, pa.uint64(), nullable=False)])
         return pa.Table.from_arrays([values, pa.array(ids)], schema=schema)
 
@@ -217,11 +217,11 @@ def from_lookup(
     starts = np.arange(len(order)) * size
     if (order != np.arange(len(order))).any() or len(order) != -(-num_rows // size):
         raise CorruptFileError(f"a BTREE with {len(order)} pages of {size} for {num_rows} rows")
-    lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
+    lows, highs = (combine_to_array(table.column(name)) for name in ("min", "max"))
     nulls = table.column("null_count").to_numpy().astype(np.int64)
     lengths = np.minimum(starts + size, num_rows) - starts
     check_bounds(lows, highs, nulls, lengths)
-    pages = _page_bounds(lows, highs, nulls, lengths)
+    pages = _collect_page_bounds(lows, highs, nulls, lengths)
     return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
 
 
@@ -259,7 +259,7 @@ def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
         first = np.argsort(ids, kind="stable")
         values, ids = values.take(pa.array(first)), ids[first]
     if pa.types.is_floating(values.type):
-        order = _float_order(values)
+        order = _sort_floats(values)
     elif pa.types.is_integer(values.type) and not values.null_count:
         order = np.argsort(values.to_numpy(), kind="stable")
     else:
@@ -267,14 +267,14 @@ def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
     return values.take(pa.array(order)), ids[order]
 
 
-def _float_order(values: pa.Array) -> Any:
+def _sort_floats(values: pa.Array) -> Any:
     """Nulls, then numbers with -0.0 before 0.0, then NaN."""
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
     valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
     return np.lexsort((~np.signbit(numbers), numbers, valid))
 
 
-def _page_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
+def _collect_page_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
     zeros = np.zeros(len(lengths), np.int64)
     return ZoneMap(lows=lows, highs=highs, nulls=nulls, nans=zeros, fragment_ids=zeros, starts=zeros, lengths=lengths)
 

@@ -17,7 +17,7 @@ from lance_core.index.kinds import bitmap, bloom, btree, row_sets, zonemap
 from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
 from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
-from lance_core.index.query.values import is_ordered, one_array
+from lance_core.index.query.values import combine_to_array, is_ordered
 from lance_core.schema import Schema, arrow_type_of
 from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
@@ -171,12 +171,12 @@ def _read_bitmap(
 
     size = reader.metadata.size_bytes
     column = keys.column("keys")
-    whole = one_array(column)
+    whole = combine_to_array(column)
     content = bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids)
-    return replace(content, null_lists=_null_lists(reader)) if of_lists else content
+    return replace(content, null_lists=_read_null_lists(reader)) if of_lists else content
 
 
-def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
+def _read_null_lists(reader: DataFileReader) -> row_sets.RowSet:
     """The rows whose list is null, from the buffer that the metadata names."""
     string = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
     if not string.isdecimal() or not 0 < int(string) < len(reader.metadata.global_buffers):

@@ -63,18 +63,18 @@ def encode(rows: RowSet) -> bytes:
     return b"".join(parts)
 
 
-def row_set(numbers: U64s) -> dict[int, BitMap]:
+def build_row_set(numbers: U64s) -> dict[int, BitMap]:
     """The set of some addresses or row ids."""
     return {upper: bitmap_of(lowers) for upper, lowers in by_fragment(numbers)}
 
 
-def numbers_of(rows: RowSet) -> U64s:
+def list_numbers(rows: RowSet) -> U64s:
     """The addresses or row ids in a set, ascending."""
     parts = [row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-def union(sets: list[RowSet]) -> dict[int, BitMap]:
+def unite(sets: list[RowSet]) -> dict[int, BitMap]:
     """The union of sets."""
     if len(sets) == 1:
         return dict(sets[0])
@@ -85,7 +85,7 @@ def union(sets: list[RowSet]) -> dict[int, BitMap]:
     return {upper: BitMap.union(*lowers) if len(lowers) > 1 else lowers[0] for upper, lowers in gathered.items()}
 
 
-def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+def locate_rows(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
     """The rows of a set as candidates: the listed rows of covered fragments, and all rows of other fragments.
 
     Args:
@@ -124,7 +124,7 @@ def _locate_addresses(rows: RowSet, view: View, covered: Bools) -> dict[int, Bit
 
 
 def _locate_ids(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
-    listed_ids = numbers_of(rows)
+    listed_ids = list_numbers(rows)
     view.check_row_ids(listed_ids)
     rows_by_place: dict[int, BitMap] = {}
     if not len(listed_ids):

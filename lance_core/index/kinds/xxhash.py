@@ -31,7 +31,7 @@ _WORD: Final = 8
 _HALF: Final = 4
 
 
-def hashes_of(values: pa.Array) -> U64s:
+def hash_values(values: pa.Array) -> U64s:
     """The hash of each value.
 
     Args:

@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 from lance_core.errors import CorruptFileError
 from lance_core.index.kinds.zones import Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.query.evaluate import holds
+from lance_core.index.query.evaluate import evaluate_test
 from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, IndexedRows, Ints, View
-from lance_core.index.query.values import comparable, is_ordered, next_prefix, one_array
+from lance_core.index.query.values import combine_to_array, comparable, compute_next_prefix, is_ordered
 
 FILE: Final = "zonemap.lance"
 DEFAULT_ROWS_PER_ZONE: Final = 8192
@@ -85,7 +85,7 @@ class ZoneMap(Zones):
             raise CorruptFileError("a zone map with a number beyond 2^63")
         if (counts["null_count"] + counts["nan_count"] > counts["zone_length"]).any():
             raise CorruptFileError("a zone map with more nulls than rows")
-        lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
+        lows, highs = (combine_to_array(table.column(name)) for name in ("min", "max"))
         if lows.type != highs.type:
             raise CorruptFileError(f"a zone map with min of type {lows.type} and max of type {highs.type}")
         if is_ordered(lows.type) and _to_truths(pc.greater(lows, highs)).any():
@@ -142,7 +142,7 @@ class ZoneMap(Zones):
             rows_per_zone=rows_per_zone,
         )
 
-    def only(self, zones: Bools) -> ZoneMap:
+    def select_zones(self, zones: Bools) -> ZoneMap:
         """Some of the zones."""
         chosen = pa.array(zones)
         return ZoneMap(
@@ -162,7 +162,7 @@ class ZoneMap(Zones):
 
     def of_fragments(self, view: View, chosen: Bools) -> ZoneMap:
         """The zones of some fragments."""
-        return self.only(self.lie_in(view, chosen))
+        return self.select_zones(self.lie_in(view, chosen))
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false.
@@ -179,7 +179,7 @@ class ZoneMap(Zones):
         Raises:
             CorruptFileError: The zones contradict the fragments.
         """
-        zones = self.possible(test, truth=truth)
+        zones = self.find_possible_zones(test, truth=truth)
         return None if zones is None else self.spread(zones, view, covered)
 
     def certain(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
@@ -191,7 +191,7 @@ class ZoneMap(Zones):
         if pa.types.is_floating(self.lows.type) or not len(self):
             return None
         same = _to_truths(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
-        chosen = holds(test, truth, self.lows)
+        chosen = evaluate_test(test, truth, self.lows)
         if chosen is None or isinstance(test, IsNull):
             return None
         where, order, is_whole = self.layout(view, covered)
@@ -200,7 +200,7 @@ class ZoneMap(Zones):
         certain_fragments = covered & is_whole & (failing_zones == 0)
         return Candidates(np.where(certain_fragments, ALL, NONE).astype(np.uint8))
 
-    def possible(self, test: Test, *, truth: bool) -> Bools | None:
+    def find_possible_zones(self, test: Test, *, truth: bool) -> Bools | None:
         """For each zone, whether the test can be true, or false, for one of its rows."""
         if isinstance(test, IsNull):
             return self.nulls > 0 if truth else self.nulls < self.lengths
@@ -222,7 +222,7 @@ class ZoneMap(Zones):
         return (self.nans > 0) | _to_truths(pc.is_nan(self.highs))
 
     def _compare_zones(self, test: Test, *, truth: bool) -> Bools | None:
-        """The zones that `possible` returns, for comparisons; undefined for zones without bounds."""
+        """The zones that `find_possible_zones` returns, for comparisons; undefined for zones without bounds."""
         if isinstance(test, Compare):
             if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_widen(test.value)).as_py()):
                 return np.ones(len(self), np.bool_)  # NaN: no comparison is the negation of another one
@@ -231,7 +231,7 @@ class ZoneMap(Zones):
         if isinstance(test, IsIn):
             return self._find_any_of(test.values) if truth and comparable(self.lows.type, test.values.type) else None
         if isinstance(test, StartsWith) and truth and comparable(self.lows.type, pa.string()):
-            kind, after = self.lows.type, next_prefix(test.prefix)
+            kind, after = self.lows.type, compute_next_prefix(test.prefix)
             reaches = _to_truths(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
             return reaches if after is None else reaches & _to_truths(pc.less(self.lows, pa.scalar(after, kind)))
         return None
@@ -300,7 +300,7 @@ class ZoneBuilder:
         """Add the zones of a fragment: its id, its number of physical rows, and its live rows."""
         for start, length, zone_values in divide(parts, num_rows, self._rows_per_zone):
             values = pa.chunked_array(zone_values, self._kind)
-            low, high, nans = _bounds(values)
+            low, high, nans = _measure_bounds(values)
             self._bounds.append((low, high))
             self._counts.append((values.null_count, nans, fragment_id, start, length))
 
@@ -324,7 +324,7 @@ def _widen(value: pa.Scalar) -> pa.Scalar:
     return value.cast(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
-def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
+def _measure_bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
     """Smallest and largest value as scalars, and the number of NaNs; the largest is NaN if there is a NaN."""
     kind = values.type
     if pa.types.is_duration(kind):

@@ -101,7 +101,7 @@ class Zones:
         rows: dict[int, BitMap] = {}
         for place in np.flatnonzero(mixed).tolist():
             part = slice(*np.searchsorted(where, (place, place + 1)))
-            left = _remaining_rows(int(physical[place]), starts[part], ends[part], can[part])
+            left = _find_remaining_rows(int(physical[place]), starts[part], ends[part], can[part])
             state[place] = SOME if left else NONE
             if left:
                 rows[place] = left
@@ -145,7 +145,7 @@ def _is_chosen(places: Ints, chosen: Bools) -> Bools:
     return is_chosen
 
 
-def _remaining_rows(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
+def _find_remaining_rows(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
     """The rows of a fragment in a zone that can match, or in no zone."""
     left = BitMap(range(num_rows))
     for start, end in zip(starts[~possible].tolist(), ends[~possible].tolist(), strict=True):

@@ -151,7 +151,7 @@ class _Value:
 _Node: TypeAlias = "Condition | _FieldPath | _Value"
 
 
-def condition_of(expression: pc.Expression) -> Condition:
+def parse_condition(expression: pc.Expression) -> Condition:
     """The tree of an expression."""
     _, (buffer,) = expression.__reduce__()
     return _parse_cached(buffer.to_pybytes()) if buffer.size <= _SMALL else _parse(buffer)
@@ -168,16 +168,16 @@ def _parse(buffer: pa.Buffer) -> Condition:
     return _to_condition(_build_tree(list(exported_metadata(reader.schema)), batch))
 
 
-def tests_of(condition: Condition) -> Iterator[Test]:
+def list_tests(condition: Condition) -> Iterator[Test]:
     """All tests in a tree."""
     if isinstance(condition, Not):
-        yield from tests_of(condition.part)
+        yield from list_tests(condition.part)
     elif isinstance(condition, All | AnyOf):
         for part in condition.parts:
-            yield from tests_of(part)
+            yield from list_tests(part)
     elif isinstance(condition, CaseWhen):
         for part in (condition.test, condition.then, condition.otherwise):
-            yield from tests_of(part)
+            yield from list_tests(part)
     elif not isinstance(condition, Constant | UnknownCondition):
         yield condition
 
@@ -240,7 +240,7 @@ def _combine_strictly(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Co
     sides = [_to_condition(argument) for argument in arguments]
     if Constant(None) in sides:
         return Constant(None)
-    plain, nulls = kind(_flatten(kind, arguments)), [_null_paths(side) for side in sides]
+    plain, nulls = kind(_flatten(kind, arguments)), [_find_null_paths(side) for side in sides]
     null_paths = [paths for paths in nulls if paths is not None]
     if len(null_paths) < len(nulls):
         return CaseWhen(UnknownCondition(), plain, Constant(None))
@@ -251,14 +251,14 @@ def _combine_strictly(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Co
     )
 
 
-def _null_paths(condition: Condition) -> frozenset[Path] | None:
+def _find_null_paths(condition: Condition) -> frozenset[Path] | None:
     """The fields whose nulls are exactly the nulls of the condition; None if they are not known."""
     if isinstance(condition, Compare | IsNan | StartsWith):
         return frozenset([condition.path])
     if isinstance(condition, Not):
-        return _null_paths(condition.part)
+        return _find_null_paths(condition.part)
     if isinstance(condition, All | AnyOf):
-        null_paths = {_null_paths(part) for part in condition.parts}
+        null_paths = {_find_null_paths(part) for part in condition.parts}
         return null_paths.pop() if len(null_paths) == 1 else None
     return frozenset() if isinstance(condition, IsNull) else None
 

@@ -12,7 +12,7 @@ from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, Star
 from lance_core.index.query.rows import Bools
 
 
-def holds(test: Test, truth: bool, values: pa.Array) -> Bools | None:
+def evaluate_test(test: Test, truth: bool, values: pa.Array) -> Bools | None:
     """For each value, whether a test is true, or false; a null result is neither. None for a test of lists.
 
     Raises:
@@ -37,7 +37,7 @@ def holds(test: Test, truth: bool, values: pa.Array) -> Bools | None:
     return result
 
 
-def codes_of(values: pa.Array) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def rank_values(values: pa.Array) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """The distinct values, nulls first, then ascending, and for each value its position among them.
 
     NaN is one value; -0.0 and 0.0 are two.

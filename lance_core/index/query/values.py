@@ -39,7 +39,7 @@ def _family(kind: pa.DataType) -> str | None:
     return next((name for name, tests in checks.items() if any(test(kind) for test in tests)), None)
 
 
-def next_prefix(prefix: str) -> str | None:
+def compute_next_prefix(prefix: str) -> str | None:
     """The least string above all strings with this prefix, in order of UTF-8 bytes; None if there is none."""
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1])
@@ -49,6 +49,6 @@ def next_prefix(prefix: str) -> str | None:
     return None
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
+def combine_to_array(column: pa.ChunkedArray) -> pa.Array:
     """The values of a column as one array; a single chunk is not copied."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

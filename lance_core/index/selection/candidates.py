@@ -31,12 +31,12 @@ from lance_core.index.query.conditions import (
     Path,
     Test,
     UnknownCondition,
-    condition_of,
-    tests_of,
+    list_tests,
+    parse_condition,
 )
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, View
 from lance_core.index.selection.claims import Claim
-from lance_core.index.selection.segments import IndexReader, Segment, names_of, usable_segments
+from lance_core.index.selection.segments import IndexReader, Segment, find_usable_segments, names_of
 from lance_core.schema import Field, Schema, arrow_type_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
@@ -128,9 +128,9 @@ def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> t
     """A filter as a condition, and the indices of a version; None if no index is on a column of the filter."""
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
-    condition = condition_of(expression)
+    condition = parse_condition(expression)
     answers = IndexAnswers(manifest, reader)
-    return (condition, answers) if any(map(answers.has_index, tests_of(condition))) else None
+    return (condition, answers) if any(map(answers.has_index, list_tests(condition))) else None
 
 
 def view_of(manifest: Manifest) -> View:
@@ -227,9 +227,9 @@ class IndexAnswers:
         # Writers disagree whether a field of a null struct is null.
         if node is None or (len(test.path) > 1 and isinstance(test, IsNull | IsNan)):
             return
-        yield from usable_segments(self.manifest, node, self.reader.cache)
+        yield from find_usable_segments(self.manifest, node, self.reader.cache)
 
-    def unsure(self) -> None:
+    def record_missing_index(self) -> None:
         """Record that a condition has no index."""
         self._sure = np.zeros(len(self.view.ids), np.bool_)
 
@@ -278,6 +278,6 @@ def _find_possible(condition: Condition, truth: bool, answers: IndexAnswers) -> 
     if isinstance(condition, Constant):
         return Candidates.every(answers.view) if condition.value is truth else Candidates.no(answers.view)
     if isinstance(condition, UnknownCondition):
-        answers.unsure()
+        answers.record_missing_index()
         return Candidates.every(answers.view)
     return answers.answer(condition, truth)

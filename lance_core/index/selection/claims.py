@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.conditions import All, AnyOf, CaseWhen, Condition, Constant, Contains, Not, UnknownCondition
-from lance_core.index.query.evaluate import holds
+from lance_core.index.query.evaluate import evaluate_test
 from lance_core.index.query.rows import Bools
 from lance_core.index.selection.segments import IndexCache
 from lance_core.table.index import IndexMetadata
@@ -66,7 +66,7 @@ class Claim:
         """
         reason = f"row {offset} of fragment {fragment_id} has another value than it says"
         for segment in self.segments.values():
-            self.cache.distrust(segment, reason)
+            self.cache.ignore_wrong_segment(segment, reason)
         names = ", ".join(sorted({repr(segment.name) for segment in self.segments.values()}))
         raise ContradictionError(f"index {names}: {reason}; repeat the read, the index is ignored from now on")
 
@@ -93,4 +93,4 @@ def _evaluate(condition: Condition, truth: bool, rows: pa.RecordBatch) -> Bools 
     name = condition.path[0]
     if name not in rows.schema.names or pa.types.is_dictionary(rows.schema.field(name).type):
         return None
-    return holds(condition, truth, rows.column(name))
+    return evaluate_test(condition, truth, rows.column(name))

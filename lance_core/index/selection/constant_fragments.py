@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import Bools, View
 from lance_core.index.selection.candidates import view_of
-from lance_core.index.selection.segments import IndexReader, Segment, usable_segments
+from lance_core.index.selection.segments import IndexReader, Segment, find_usable_segments
 from lance_core.schema import arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
 
-def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -> tuple[Bools, pa.Table] | None:
+def find_constant_columns(
+    manifest: Manifest, columns: Sequence[str], reader: IndexReader
+) -> tuple[Bools, pa.Table] | None:
     """The fragments that hold one value in each of some columns.
 
     Args:
@@ -35,7 +37,7 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
     fields = {field.name: field for field in manifest.schema.fields}
     nodes = [fields.get(name) for name in columns]
     groups = [
-        [segments for segments in usable_segments(manifest, node) if segments[0].index.kind == "ZoneMap"]
+        [segments for segments in find_usable_segments(manifest, node) if segments[0].index.kind == "ZoneMap"]
         for node in nodes
         if node is not None
     ]

@@ -24,7 +24,7 @@ from lance_core.schema import Field, arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
 
-def certain_matches(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
+def find_certain_matches(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
     """The rows for which a filter is certainly true, deleted rows included; None if no index is on its columns.
 
     Args:

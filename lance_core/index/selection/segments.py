@@ -83,7 +83,7 @@ class IndexCache:
         message = f"index {index.name!r} (segment {index.uuid}) is ignored, and rows are read instead: {reason}"
         warnings.warn(message, stacklevel=2)
 
-    def distrust(self, index: IndexMetadata, reason: str) -> None:
+    def ignore_wrong_segment(self, index: IndexMetadata, reason: str) -> None:
         """Warn once that a segment is wrong, and ignore it from now on."""
         self.warn(index, reason)
         with self._lock:
@@ -146,7 +146,7 @@ class IndexReader:
             return None
 
 
-def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = None) -> Iterator[list[Segment]]:
+def find_usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = None) -> Iterator[list[Segment]]:
     """The indices on a field, as their segments, in the order of the manifest.
 
     Args:

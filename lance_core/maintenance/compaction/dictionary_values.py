@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.concatenate import dictionaries_of, without_unused
+from lance_core.encoding.concatenate import drop_unused_items, find_dictionaries
 from lance_core.schema import Field, Schema
 
 
@@ -29,7 +29,7 @@ def has_unused_values(batches: Iterable[pa.RecordBatch]) -> bool:
     values_by_path: dict[tuple[str, ...], tuple[list[pa.Array], list[pa.Array]]] = {}
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for path, array in dictionaries_of(column, (name,)):
+            for path, array in find_dictionaries(column, (name,)):
                 stored, used = values_by_path.setdefault(path, ([], []))
                 stored.append(array.dictionary)
                 used.append(array.dictionary.take(pc.unique(array.indices.drop_null())))
@@ -45,5 +45,5 @@ def _collect_distinct(parts: list[pa.Array]) -> pa.Array:
 
 def drop_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose dictionaries hold the values of its rows alone."""
-    columns = [without_unused(column) for column in batch.columns]
+    columns = [drop_unused_items(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -42,7 +42,13 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
-from lance_core.encoding.concatenate import capacity, dictionaries_of, fewest_values, has_narrow_dictionary, used_values
+from lance_core.encoding.concatenate import (
+    capacity,
+    collect_used_values,
+    find_dictionaries,
+    find_smallest_capacity,
+    has_narrow_dictionary,
+)
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CompactionOptions
@@ -330,7 +336,7 @@ def _add_values(source: Snapshot, facts: list[FragmentFacts], options: Compactio
     """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
     columns = [field for field in typed_schema(source.manifest.schema) if has_narrow_dictionary(field.type)]
     candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
-    fewest = min((fewest_values(field.type) for field in columns), default=0)
+    fewest = min((find_smallest_capacity(field.type) for field in columns), default=0)
     if options.deletions_only or len(candidates) < 2 or sum(fact.live_rows for fact in candidates) <= fewest:
         return facts
     schema = source.manifest.schema.project([quote_path([field.name]) for field in columns])
@@ -339,9 +345,9 @@ def _add_values(source: Snapshot, facts: list[FragmentFacts], options: Compactio
         values: dict[str, tuple[int, frozenset[Any]]] = {}
         for rows in _read_live_rows(source, fact, schema):
             for name, column in zip(rows.schema.names, rows.columns, strict=True):
-                for path, array in dictionaries_of(column, (name,)):
+                for path, array in find_dictionaries(column, (name,)):
                     most, earlier = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
-                    values[quote_path(path)] = (most, earlier.union(used_values(array).to_pylist()))
+                    values[quote_path(path)] = (most, earlier.union(collect_used_values(array).to_pylist()))
         return replace(fact, values=values)
 
     with ThreadPool(READ_AHEAD) as pool:

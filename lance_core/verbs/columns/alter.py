@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.commit import commit
-from lance_core.encoding.concatenate import encoded
+from lance_core.encoding.concatenate import encode_as_dictionary
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import (
     JSON,
@@ -347,8 +347,8 @@ def _cast_values(values: Any, kind: pa.DataType) -> Any:
     if pa.types.is_dictionary(kind):
         plain = _cast_values(values, kind.value_type)
         if isinstance(plain, pa.ChunkedArray):
-            return pa.chunked_array([encoded(chunk, kind) for chunk in plain.chunks], kind)
-        return encoded(plain, kind)
+            return pa.chunked_array([encode_as_dictionary(chunk, kind) for chunk in plain.chunks], kind)
+        return encode_as_dictionary(plain, kind)
     is_local = pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
     if is_local and pa.types.is_timestamp(kind) and kind.tz is not None:
         return pc.assume_timezone(values.cast(pa.timestamp(kind.unit)), kind.tz)

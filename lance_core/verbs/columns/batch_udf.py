@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.verbs.files.python_rows import table_of_frame
 
@@ -225,6 +225,6 @@ def as_batch(result: Any) -> pa.RecordBatch:
     if type(result).__module__.split(".")[0] == "pandas":
         result = table_of_frame(result, with_index=False).replace_schema_metadata(None)
     if isinstance(result, pa.Table):
-        batches = combined(result).to_batches()
+        batches = combine_chunks(result).to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
     raise InvalidInputError(f"the function returned a {type(result).__name__}, not a record batch")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError
 from lance_core.extension_types import exported_metadata, storage_type
-from lance_core.index.query.conditions import Compare, condition_of
+from lance_core.index.query.conditions import Compare, parse_condition
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.large_conditions import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.printed import printed
@@ -195,7 +195,7 @@ def _compare_plainly(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Arr
     buffer = _serialize(expression).buffer
     if buffer.size > _SMALL:
         return None  # parsing a long condition takes longer than the plan
-    test = condition_of(expression)
+    test = parse_condition(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
         return None
     position = batch.schema.get_field_index(str(test.path[0]))

@@ -15,7 +15,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.index.derived_zones import Replaced, derived_zones
+from lance_core.index.derived_zones import Replaced, derive_zones
 from lance_core.index.kinds.registry import KINDS, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import U64s, View
@@ -336,7 +336,7 @@ class _Optimizer:
                 if isinstance(content, ZoneMap) and all(
                     fragment.id in segment_fragments for fragment in group.old_fragments
                 ):
-                    zones = derived_zones(content, moves)
+                    zones = derive_zones(content, moves)
                     if zones is not None:
                         yield zones
                         break

@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
 from lance_core.schema import Field, Schema, schema_from_arrow, schema_to_arrow, typed_schema
@@ -309,7 +309,7 @@ def is_updated(
 
 
 def _as_struct(table: pa.Table) -> pa.ChunkedArray:
-    whole = combined(table)
+    whole = combine_chunks(table)
     arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
     return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.write_plan import check_rows, one_by_one
@@ -360,7 +360,7 @@ class SourceRows:
         if isinstance(rows, pa.Table):
             batches = rows.to_batches()
             if len(batches) > _MOST_BATCHES and _bytes_of(rows) < len(batches) * _LEAST_BYTES:
-                rows = combined(rows, keeps_chunks=True)
+                rows = combine_chunks(rows, keeps_chunks=True)
                 batches = rows.to_batches()
             self._batches, counts, size = batches, [batch.num_rows for batch in batches], LARGE_STEP_BYTES
         else:
@@ -440,7 +440,7 @@ class SourceRows:
             return table
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return combined(table).take(pa.array(back))
+        return combine_chunks(table).take(pa.array(back))
 
     def release(self) -> None:
         """Release the memory of rows that were read from the file."""
@@ -498,7 +498,7 @@ def _map_to_disk(tables: Iterator[pa.Table]) -> _Parts:
             schema = schema or table.schema
             size = max(1, STEP_BYTES * table.num_rows // max(_bytes_of(table), 1))
             # Extension types that are not registered would be lost.
-            for batch in combined(in_storage_types(table), keeps_chunks=True).to_batches(max_chunksize=size):
+            for batch in combine_chunks(in_storage_types(table), keeps_chunks=True).to_batches(max_chunksize=size):
                 with pa.ipc.new_stream(file, batch.schema) as writer:
                     writer.write_batch(batch)
                 ends.append(file.tell())

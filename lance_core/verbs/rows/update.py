@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.encoding.concatenate import encoded
+from lance_core.encoding.concatenate import encode_as_dictionary
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import JSON, Field, Schema, schema_to_arrow
@@ -240,7 +240,7 @@ def _cast(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
         return column.cast(kind)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return pa.chunked_array([encoded(chunk, kind) for chunk in column.cast(kind.value_type).chunks], kind)
+    return pa.chunked_array([encode_as_dictionary(chunk, kind) for chunk in column.cast(kind.value_type).chunks], kind)
 
 
 def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:

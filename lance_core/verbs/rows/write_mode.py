@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.structural.blob import BlobKind, described_schema, gives_payloads, is_any_blob
+from lance_core.encoding.structural.blob import BlobKind, describe_schema, gives_payloads, is_any_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
@@ -104,7 +104,7 @@ def writes_less_by_columns(
 
 def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
     """Bytes of the blob payloads of some rows that are in separate files, and are copied if the rows move."""
-    schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
+    schema = describe_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
     if schema is None:
         return 0
     total, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values

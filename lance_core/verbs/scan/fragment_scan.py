@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import SchemaError
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import offsets_of
@@ -361,7 +361,7 @@ class FragmentScan:
                 places = true_places(mask)
                 matched.append(where.start + places if isinstance(where, range) else where[places])
                 buffer.add(rows_in_mask(self._select(batch, stages.schema), mask))
-            kept_rows = combined(buffer.table())
+            kept_rows = combine_chunks(buffer.table())
             for other_columns, where in self._read(rest, np.concatenate(matched), None, live):
                 batch = buffer.put_back(kept_rows, other_columns, complete)
                 yield batch, where, matching_entries(batch, stages.then, entries)
@@ -388,7 +388,7 @@ class FragmentScan:
         if buffer is None:
             yield from self._read_offsets(self.options.schema, offsets, out_of, live)
             return
-        kept_rows = combined(buffer.table())
+        kept_rows = combine_chunks(buffer.table())
         for batch in self._read_offsets(late, offsets, out_of, live):
             yield buffer.put_back(kept_rows, batch, self._select_schema(self.options.schema))
 

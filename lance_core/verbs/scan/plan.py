@@ -19,8 +19,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.index.query.rows import ALL, NONE, Candidates
 from lance_core.index.selection.candidates import Selection, view_of
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.index.selection.constant_fragments import constant_columns
-from lance_core.index.selection.exact_matches import certain_matches
+from lance_core.index.selection.constant_fragments import find_constant_columns
+from lance_core.index.selection.exact_matches import find_certain_matches
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.handle import Snapshot
@@ -109,7 +109,7 @@ class ScanPlan:
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
             return None
-        candidates = certain_matches(expression, source.manifest, source.indices)
+        candidates = find_certain_matches(expression, source.manifest, source.indices)
         return None if candidates is None else replace(self.selection, candidates=candidates)
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
@@ -178,7 +178,7 @@ def _decide_constant(
     """Narrow the selection by fragments with one value in each column of the condition, where all or no rows match."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
-        constants = constant_columns(source.manifest, columns, source.indices) if columns else None
+        constants = find_constant_columns(source.manifest, columns, source.indices) if columns else None
     except CorruptFileError:
         return selection, undecided  # a warning was logged when the index was used
     if constants is None:

@@ -38,7 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.structural.blob import described
+from lance_core.encoding.structural.blob import describe_field
 from lance_core.errors import ArgumentTypeError, CorruptFileError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table, has_extensions
 from lance_core.row_addresses import row_addresses
@@ -455,7 +455,9 @@ def is_description(field: pa.Field) -> bool:
 
 def _describe_field(field: Field) -> Field:
     if is_blob_v2(field):
-        return replace(described(field), metadata={**_DESCRIBED, "lance-encoding:packed": b"true"}, extension_name="")
+        return replace(
+            describe_field(field), metadata={**_DESCRIBED, "lance-encoding:packed": b"true"}, extension_name=""
+        )
     if not is_blob(field):
         return field
     parts = tuple(Field(name=name, logical_type="uint64") for name in ("position", "size"))

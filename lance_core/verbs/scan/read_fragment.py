@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.encoding.structural.blob import described_schema
+from lance_core.encoding.structural.blob import describe_schema
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
@@ -130,7 +130,7 @@ def read_fragment(
     Yields:
         Batches of `schema_to_arrow(schema)`, which together have as many rows as `rows`.
     """
-    described = described_schema(schema)
+    described = describe_schema(schema)
     if described is not None:
         described_batches = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
         yield from _fill_payloads(source, fragment, schema, described_batches)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.claims import ContradictionError
 from lance_core.schema import Schema, typed_schema, unwrapped
@@ -410,7 +410,7 @@ def _equalize_batches(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[
 def _combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of several batches as one; dictionaries that do not fit together are an error that names the column."""
     rows = pa.Table.from_batches(batches)
-    return combined(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)
+    return combine_chunks(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)
 
 
 def _top(schema: Schema, path: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 import lance_core
 from lance_core.encoding.compression import decode_miniblock, encode_miniblock
 from lance_core.encoding.compression.chunks import ChunkBuffers
-from lance_core.encoding.datablock import array_to_block, block_to_array
+from lance_core.encoding.datablock import block_to_array, view_array_as_block
 from lance_core.encoding.structural.gathered import can_gather, decode_some
 from lance_core.errors import CorruptFileError
 
@@ -41,7 +41,7 @@ POSITIONS = {
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_the_same_values_as_from_all(case, positions):
     array, name = CASES[case]
-    page = encode_miniblock(array_to_block(array), name)
+    page = encode_miniblock(view_array_as_block(array), name)
     assert page.encoding.WhichOneof("compression") == name.partition(":")[0], "the wish was not followed"
     wanted = POSITIONS[positions]
     assert can_gather(page.encoding, wanted.size, ROWS)
@@ -54,9 +54,9 @@ def test_the_same_values_as_from_all(case, positions):
 
 def test_lists_and_structs_and_many_rows_are_decoded_whole():
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(ROWS, np.float32)), 4)
-    encoding = encode_miniblock(array_to_block(vectors), "fixed_size_list(flat)").encoding
+    encoding = encode_miniblock(view_array_as_block(vectors), "fixed_size_list(flat)").encoding
     assert not can_gather(encoding, 1, ROWS // 4)
-    plain = encode_miniblock(array_to_block(NUMBERS), "flat").encoding
+    plain = encode_miniblock(view_array_as_block(NUMBERS), "flat").encoding
     assert can_gather(plain, ROWS // 4, ROWS)
     assert not can_gather(plain, ROWS // 4 + 1, ROWS)
     assert not can_gather(plain, 0, ROWS)
@@ -65,7 +65,7 @@ def test_lists_and_structs_and_many_rows_are_decoded_whole():
 @pytest.mark.parametrize("name", ["general:lz4(flat)", "general:lz4(byte_stream_split)", "general:lz4(variable)"])
 def test_chunks_that_are_too_short_are_found(name):
     array = TEXTS if "variable" in name else NUMBERS
-    page = encode_miniblock(array_to_block(array), name)
+    page = encode_miniblock(view_array_as_block(array), name)
     wrong = page.counts.copy()
     wrong[0] *= 64
     with pytest.raises(CorruptFileError, match="too short"):
@@ -73,11 +73,11 @@ def test_chunks_that_are_too_short_are_found(name):
 
 
 def test_offsets_out_of_their_chunk_are_found():
-    page = encode_miniblock(array_to_block(TEXTS), "variable")
+    page = encode_miniblock(view_array_as_block(TEXTS), "variable")
     (chunks,) = page.buffers
     broken = chunks.data.copy()
     broken[4:8] = 255
-    lz4 = encode_miniblock(array_to_block(TEXTS), "general:lz4(variable)")
+    lz4 = encode_miniblock(view_array_as_block(TEXTS), "general:lz4(variable)")
     codec = pa.Codec("lz4_raw")
     piece = ChunkBuffers(data=broken, starts=chunks.starts, sizes=chunks.sizes).piece(0)
     packed = len(piece).to_bytes(4, "little") + codec.compress(piece.tobytes(), asbytes=True)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core.encoding.assemble import assemble, merge_columns
-from lance_core.encoding.datablock import array_to_block
+from lance_core.encoding.datablock import view_array_as_block
 from lance_core.encoding.page import DecodedRows, RowRuns
-from lance_core.encoding.repdef import Layer, Levels, null_mask, shred, unravel
+from lance_core.encoding.repdef import Layer, Levels, find_nulls, shred, unravel
 from lance_core.encoding.structural.entries import control_bytes
 from lance_core.errors import CorruptFileError
 from lance_core.schema import schema_from_arrow
@@ -29,7 +29,7 @@ def rebuild(array):
         decoded = DecodedRows(
             covered=RowRuns.of_range(0, len(array)),
             levels=column.levels,
-            values=None if all_null else array_to_block(column.values),
+            values=None if all_null else view_array_as_block(column.values),
         )
         arrays.append(assemble(path, decoded))
     return merge_columns(field, arrays)
@@ -103,7 +103,7 @@ def test_null_mask_honours_slices():
     array = pa.array([None if i % 3 == 0 else i for i in range(50)])
     for start in (0, 1, 7, 8, 9):
         part = array.slice(start, 30)
-        assert null_mask(part).tolist() == [value is None for value in part.to_pylist()]
+        assert find_nulls(part).tolist() == [value is None for value in part.to_pylist()]
 
 
 def test_columns_of_one_field_must_have_the_same_lists():

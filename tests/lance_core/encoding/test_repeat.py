@@ -10,7 +10,7 @@ from lance_core.encoding import repeat as chosen
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage, page_encoding
-from lance_core.encoding.repeat import Choices, Pattern, leaf_of, pattern_of, repeated
+from lance_core.encoding.repeat import Choices, Pattern, leaf_of, pattern_of, try_to_repeat
 from lance_core.schema import schema_from_arrow
 
 LIMITS = Limits(large_chunks=True)
@@ -101,7 +101,7 @@ def test_repeated_pages_are_those_of_the_encoder(column: str, has_nulls: bool, m
         for _ in range(3):
             then = make(size + 3)
             then = _cut(_with_nulls(then[:size]) if has_nulls else then, size)
-            page = lean.repeated(0, leaf, then)
+            page = lean.try_to_repeat_page(0, leaf, then)
             if page is not None:
                 num_repeated += 1
                 assert _parts(page) == _parts(_encoded(then, plain)), (size, then)
@@ -122,7 +122,7 @@ def test_repeated_pages_are_those_of_the_encoder(column: str, has_nulls: bool, m
 def test_constant_pages_are_those_of_the_encoder(array: pa.Array) -> None:
     leaf = leaf_of(array.type)
     assert leaf is not None
-    page = Choices().repeated(0, leaf, array)
+    page = Choices().try_to_repeat_page(0, leaf, array)
     assert page is not None
     assert _parts(page) == _parts(_encoded(array, None))
 
@@ -134,7 +134,7 @@ def test_constant_pages_are_those_of_the_encoder(array: pa.Array) -> None:
 def test_what_only_looks_constant_is_not(array: pa.Array) -> None:
     leaf = leaf_of(array.type)
     assert leaf is not None
-    assert Choices().repeated(0, leaf, array) is None
+    assert Choices().try_to_repeat_page(0, leaf, array) is None
 
 
 def test_values_that_fit_no_pattern_are_left_to_the_encoder() -> None:
@@ -147,10 +147,10 @@ def test_values_that_fit_no_pattern_are_left_to_the_encoder() -> None:
     text = leaf_of(pa.string())
     assert text is not None
     assert few.has_items
-    assert repeated(text, _texts(10**6, pa.string())(900), few) is None
+    assert try_to_repeat(text, _texts(10**6, pa.string())(900), few) is None
     long = pa.array(["x" * 200 + str(number) for number in range(900)])
-    assert repeated(text, long, pattern(_texts(10**6, pa.string(), length=1)(70))) is None
+    assert try_to_repeat(text, long, pattern(_texts(10**6, pa.string(), length=1)(70))) is None
     lists = leaf_of(pa.list_(pa.float32(), 2))
     assert lists is not None
     holes = pa.array([[1.0, None], [2.0, 3.0]], pa.list_(pa.float32(), 2))
-    assert repeated(lists, holes, pattern(_vectors(2))) is None
+    assert try_to_repeat(lists, holes, pattern(_vectors(2))) is None

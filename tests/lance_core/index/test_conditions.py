@@ -18,7 +18,7 @@ from lance_core.index.query.conditions import (
     IsNull,
     Not,
     UnknownCondition,
-    condition_of,
+    parse_condition,
 )
 
 TESTS = [pc.field("a") == number for number in range(3000)]
@@ -34,14 +34,14 @@ def joined(parts, join, *, to_the_left):
 @pytest.mark.parametrize("to_the_left", [True, False])
 @pytest.mark.parametrize(("join", "kind"), [(pc.Expression.__and__, All), (pc.Expression.__or__, AnyOf)])
 def test_a_chain_is_one_node(join, kind, to_the_left):
-    found = condition_of(joined(TESTS, join, to_the_left=to_the_left))
+    found = parse_condition(joined(TESTS, join, to_the_left=to_the_left))
     assert type(found) is kind
     assert [part.value.as_py() for part in found.parts] == list(range(3000))
 
 
 def test_chains_of_the_other_kind_stay_apart():
     a, b, c, d = TESTS[:4]
-    found = condition_of((a & b) | (c & ~(d | a)))
+    found = parse_condition((a & b) | (c & ~(d | a)))
     assert found == AnyOf((All(parts(a, b)), All((*parts(c), Not(AnyOf(parts(d, a)))))))
 
 
@@ -53,15 +53,17 @@ def plain(name, *arguments):
 @pytest.mark.parametrize(("name", "kind"), [("and", All), ("or", AnyOf)])
 def test_what_is_null_with_an_argument_is_never_more_than_that(name, kind):
     a, b, nan = pc.field("a") > 1.0, pc.field("b") > 1.0, pc.field("a").is_nan()
-    assert condition_of(plain(name, a, nan)) == kind(parts(a, nan))  # null together
-    assert condition_of(plain(name, pc.field("a") > pc.scalar(None), nan)) == Constant(None)
-    either = condition_of(plain(name, a, b))
+    assert parse_condition(plain(name, a, nan)) == kind(parts(a, nan))  # null together
+    assert parse_condition(plain(name, pc.field("a") > pc.scalar(None), nan)) == Constant(None)
+    either = parse_condition(plain(name, a, b))
     assert either == CaseWhen(All((Not(IsNull(("a",))), Not(IsNull(("b",))))), kind(parts(a, b)), Constant(None))
-    assert condition_of(plain(name, a, pc.field("b").is_null())) == CaseWhen(
+    assert parse_condition(plain(name, a, pc.field("b").is_null())) == CaseWhen(
         All((Not(IsNull(("a",))),)), kind(parts(a, pc.field("b").is_null())), Constant(None)
     )
     unknown = plain(name, a, pc.field("b") + pc.field("a") > 1.0)
-    assert condition_of(unknown) == CaseWhen(UnknownCondition(), kind((*parts(a), UnknownCondition())), Constant(None))
+    assert parse_condition(unknown) == CaseWhen(
+        UnknownCondition(), kind((*parts(a), UnknownCondition())), Constant(None)
+    )
 
 
 @pytest.mark.parametrize("kind", ["BITMAP", "BTREE"])
@@ -82,7 +84,7 @@ def test_a_row_for_which_a_filter_is_null_is_no_wrong_claim(tmp_path, kind):
 
 
 def parts(*expressions):
-    return tuple(map(condition_of, expressions))
+    return tuple(map(parse_condition, expressions))
 
 
 @pytest.mark.parametrize("levels", [50, 3000])
@@ -90,14 +92,14 @@ def test_what_is_too_deep_is_not_understood(levels):
     deep = TESTS[0]
     for number in range(levels // 2):
         deep = ~(deep & TESTS[number])
-    found = condition_of(deep | TESTS[7])
+    found = parse_condition(deep | TESTS[7])
     if levels == 50:
         assert UnknownCondition() not in list(walk(found))
-        assert len(list(conditions.tests_of(found))) == levels // 2 + 2
+        assert len(list(conditions.list_tests(found))) == levels // 2 + 2
     else:
         assert isinstance(found, AnyOf)
         assert UnknownCondition() in list(walk(found))
-        assert found.parts[-1] == Compare(("a",), "equal", condition_of(TESTS[7]).value)
+        assert found.parts[-1] == Compare(("a",), "equal", parse_condition(TESTS[7]).value)
 
 
 def walk(condition):

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.commit import find_transaction
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
 from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of
 from lance_core.schema import Field, Schema, schema_to_arrow
@@ -263,7 +263,7 @@ def _read_values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part
     places = np.concatenate([part.places for part in parts])
     order = np.argsort(places, kind="stable")
     # No row is in two parts: each row of the old version is set once.
-    sorted_values = combined(values).take(pa.array(order))
+    sorted_values = combine_chunks(values).take(pa.array(order))
     return places[order], pa.table(sorted_values.columns, schema=schema_to_arrow(columns))
 
 

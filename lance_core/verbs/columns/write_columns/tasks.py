@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.commit import identity_of
-from lance_core.encoding.concatenate import combined
+from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
@@ -374,7 +374,7 @@ def _offsets_within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
 def _place_rows(tables: Sequence[pa.Table], places: _Offsets, offsets: _Offsets, start: int) -> pa.Table:
     """Take rows from joined tables by `places`, null for -1; at `own` come the new rows, which begin at `start`."""
     places[offsets] = start + np.arange(len(offsets))
-    joined = combined(pa.concat_tables([table.replace_schema_metadata(None) for table in tables]))
+    joined = combine_chunks(pa.concat_tables([table.replace_schema_metadata(None) for table in tables]))
     return joined.take(pa.array(places, mask=places < 0))
 
 

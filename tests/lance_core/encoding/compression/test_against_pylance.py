@@ -21,7 +21,7 @@ from lance_core.encoding.compression import (
     decode_miniblock,
     decode_per_value,
 )
-from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, array_to_block, block_to_array
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array, view_array_as_block
 
 ROWS = 20_000
 
@@ -100,7 +100,7 @@ def decode_page(page: Page, kind: pa.DataType) -> tuple[pa.Array, list[str]]:
         names.append("dictionary:" + name_of(layout.dictionary))
         items = decode_block(layout.dictionary, page.buffers[2], layout.num_dictionary_items)
         assert isinstance(block, FixedWidthBlock)
-        block = array_to_block(block_to_array(items, kind).take(pa.array(block.view())))
+        block = view_array_as_block(block_to_array(items, kind).take(pa.array(block.view())))
     if chunks.definition is None:
         return block_to_array(block, kind), names
     names.append("levels:" + name_of(layout.def_compression))

@@ -18,7 +18,7 @@ from lance_core.encoding.compression import (
     fastlanes,
 )
 from lance_core.encoding.compression.variable import variable_encoding
-from lance_core.encoding.datablock import VariableBlock, array_to_block, block_to_array
+from lance_core.encoding.datablock import VariableBlock, block_to_array, view_array_as_block
 
 FL_ORDER = [0, 4, 2, 6, 1, 5, 3, 7]
 
@@ -70,12 +70,12 @@ def test_bit_widths() -> None:
     for width in range(1, 65):
         rows[width, width % 8] = 2 ** (width - 1)
     rows[65, 0], rows[66, 1] = 2**64 - 1, 2**53 - 1
-    assert fastlanes.bit_widths(rows).tolist() == [*range(65), 64, 53]
+    assert fastlanes.measure_bit_widths(rows).tolist() == [*range(65), 64, 53]
 
 
 def test_inline_bitpacking_chunk() -> None:
     values = np.arange(1024, dtype=np.uint16) % 8
-    page = encode_miniblock(array_to_block(pa.array(values)), "inline_bitpacking")
+    page = encode_miniblock(view_array_as_block(pa.array(values)), "inline_bitpacking")
     chunk = page.buffers[0].piece(0).tobytes()
     assert chunk == (3).to_bytes(2, "little") + packed_slowly(values.tolist(), 3, 16)
     assert page.encoding.inline_bitpacking.uncompressed_bits_per_value == 16
@@ -85,20 +85,20 @@ def test_out_of_line_tails() -> None:
     # 1024 values in 2 bits take 256 bytes, which is what 128 raw values of 16 bits take.
     for tail, expected in ((127, 256 + 254), (128, 256 + 256), (129, 512)):
         values = np.arange(1024 + tail, dtype=np.uint16) % 4
-        encoding, data = encode_block(array_to_block(pa.array(values)), "out_of_line_bitpacking")
+        encoding, data = encode_block(view_array_as_block(pa.array(values)), "out_of_line_bitpacking")
         assert data.size == expected
         block = decode_block(encoding, data, values.size)
         assert block_to_array(block, pa.uint16()).to_numpy().tolist() == values.tolist()
 
 
 def test_variable_chunk() -> None:
-    page = encode_miniblock(array_to_block(pa.array(["ab", "", "xyz"])), "variable")
+    page = encode_miniblock(view_array_as_block(pa.array(["ab", "", "xyz"])), "variable")
     expected = bytes.fromhex("10000000 12000000 12000000 15000000") + b"abxyz"
     assert page.buffers[0].piece(0).tobytes() == expected + b"H" * 3
 
 
 def test_variable_block() -> None:
-    _, data = encode_block(array_to_block(pa.array(["zz", "ab", "", "xyz"]).slice(1)), "variable")
+    _, data = encode_block(view_array_as_block(pa.array(["zz", "ab", "", "xyz"]).slice(1)), "variable")
     head = "20000000 18000000 00000000 02000000 02000000 05000000"
     assert data.tobytes() == bytes.fromhex(head) + b"abxyz"
 
@@ -111,17 +111,17 @@ def test_variable_block_of_early_files() -> None:
 
 def test_runs() -> None:
     values = pa.array([5] * 300 + [6, 7, 7], pa.int16())
-    page = encode_miniblock(array_to_block(values), "rle")
+    page = encode_miniblock(view_array_as_block(values), "rle")
     assert page.buffers[0].piece(0).view("<i2").tolist() == [5, 5, 6, 7]
     assert page.buffers[1].piece(0).tolist() == [255, 45, 1, 2]
-    encoding, buffers = encode_blocks(array_to_block(values), "rle", np.array([2, 301]))
+    encoding, buffers = encode_blocks(view_array_as_block(values), "rle", np.array([2, 301]))
     assert buffers.piece(0).tobytes() == bytes.fromhex("0200000000000000 0500 02")
     assert buffers.piece(1).tobytes() == bytes.fromhex("0800000000000000 0500 0500 0600 0700 ff 2b 01 02")
     assert block_to_array(decode_blocks(encoding, buffers, np.array([2, 301])), pa.int16()).equals(values)
 
 
 def test_runs_that_reach_over_the_end_of_a_chunk_are_cut() -> None:
-    page = encode_miniblock(array_to_block(pa.array([1, 2], pa.int8())), "rle")
+    page = encode_miniblock(view_array_as_block(pa.array([1, 2], pa.int8())), "rle")
     values = ChunkBuffers(data=np.array([1, 2, 3], np.uint8), starts=np.array([0, 2]), sizes=np.array([2, 1]))
     lengths = ChunkBuffers(data=np.array([3, 9, 4], np.uint8), starts=np.array([0, 2]), sizes=np.array([2, 1]))
     block = decode_miniblock(page.encoding, [values, lengths], np.array([4, 2]))
@@ -129,7 +129,7 @@ def test_runs_that_reach_over_the_end_of_a_chunk_are_cut() -> None:
 
 
 def test_general_prefixes() -> None:
-    block = array_to_block(pa.array(np.zeros(1000, np.int64)))
+    block = view_array_as_block(pa.array(np.zeros(1000, np.int64)))
     _, data = encode_block(block, "general:lz4(flat)")
     assert data[:4].tobytes() == (8000).to_bytes(4, "little")
     assert pa.Codec("lz4_raw").decompress(data[4:].tobytes(), 8000).to_pybytes() == bytes(8000)
@@ -141,16 +141,16 @@ def test_general_prefixes() -> None:
 
 def test_lists_zip_validity_before_items() -> None:
     array = pa.array([[1, None, 3], [None, 5, 6]], pa.list_(pa.int16(), 3))
-    encoding, values = encode_per_value(array_to_block(array), "fixed_size_list")
+    encoding, values = encode_per_value(view_array_as_block(array), "fixed_size_list")
     assert values.data.tobytes() == bytes.fromhex("05 0100 0000 0300 06 0000 0500 0600")
     assert encoding.fixed_size_list.has_validity
-    page = encode_miniblock(array_to_block(array), "fixed_size_list")
+    page = encode_miniblock(view_array_as_block(array), "fixed_size_list")
     assert page.buffers[0].piece(0).tolist() == [0b110101]
 
 
 def test_variable_packed_struct_row() -> None:
     array = pa.StructArray.from_arrays([pa.array([1]), pa.array(["aa"])], ["x", "y"])
-    _, values = encode_per_value(array_to_block(array), "variable_packed_struct")
+    _, values = encode_per_value(view_array_as_block(array), "variable_packed_struct")
     assert values.data.tobytes() == bytes.fromhex("0100000000000000 02000000 6161")
 
 

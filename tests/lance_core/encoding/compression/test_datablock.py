@@ -13,9 +13,9 @@ from lance_core.encoding.datablock import (
     NullBlock,
     PackedStructBlock,
     VariableBlock,
-    array_to_block,
     block_to_array,
-    offsets_of,
+    compute_offsets,
+    view_array_as_block,
 )
 from lance_core.errors import CorruptFileError, UnsupportedError
 
@@ -47,7 +47,7 @@ ARRAYS = {
 @pytest.mark.parametrize("start", [0, 1, 8, 13, 20])
 def test_there_and_back(name: str, start: int) -> None:
     array = ARRAYS[name].slice(start, 5)
-    block = array_to_block(array)
+    block = view_array_as_block(array)
     assert block.num_values == len(array)
     found = block_to_array(block, array.type)
     found.validate(full=True)
@@ -56,17 +56,17 @@ def test_there_and_back(name: str, start: int) -> None:
 
 def test_validity_is_put_back() -> None:
     array = pa.array([1, None, 3])
-    assert block_to_array(array_to_block(array), pa.int64(), array.buffers()[0]).equals(array)
+    assert block_to_array(view_array_as_block(array), pa.int64(), array.buffers()[0]).equals(array)
     text = pa.array(["a", None, "c"])
-    assert block_to_array(array_to_block(text), pa.string(), text.buffers()[0]).equals(text)
+    assert block_to_array(view_array_as_block(text), pa.string(), text.buffers()[0]).equals(text)
 
 
 def test_nothing_is_copied() -> None:
     array = pa.array(np.arange(1000)).slice(100)
-    found = block_to_array(array_to_block(array), array.type)
+    found = block_to_array(view_array_as_block(array), array.type)
     assert found.buffers()[1].address == array.buffers()[1].address + 800
     text = pa.array(["abc"] * 100).slice(7)
-    found = block_to_array(array_to_block(text), text.type)
+    found = block_to_array(view_array_as_block(text), text.type)
     assert found.buffers()[2].address == text.buffers()[2].address
 
 
@@ -80,16 +80,16 @@ def test_unaligned_memory_is_moved() -> None:
 def test_views_and_dictionaries_become_plain() -> None:
     words = ["short", "a string that is longer than twelve bytes", ""]
     view = pa.array(words, pa.string_view())
-    assert block_to_array(array_to_block(view), pa.string()).to_pylist() == words
+    assert block_to_array(view_array_as_block(view), pa.string()).to_pylist() == words
     coded = pa.array(words * 3).dictionary_encode()
-    assert block_to_array(array_to_block(coded), pa.string()).to_pylist() == words * 3
+    assert block_to_array(view_array_as_block(coded), pa.string()).to_pylist() == words * 3
 
 
 def test_offsets_change_width() -> None:
     text = pa.array(["a", "bc"])
-    assert block_to_array(array_to_block(text), pa.large_string()).to_pylist() == ["a", "bc"]
+    assert block_to_array(view_array_as_block(text), pa.large_string()).to_pylist() == ["a", "bc"]
     large = pa.array(["a", "bc"], pa.large_string())
-    assert block_to_array(array_to_block(large), pa.string()).to_pylist() == ["a", "bc"]
+    assert block_to_array(view_array_as_block(large), pa.string()).to_pylist() == ["a", "bc"]
     far = VariableBlock(offsets=np.array([2**31, 2**31 + 2]), data=np.empty(0, np.uint8), num_values=1)
     with pytest.raises(CorruptFileError):
         block_to_array(far, pa.large_string())
@@ -99,9 +99,9 @@ def test_offsets_change_width() -> None:
 
 
 def test_offsets_of() -> None:
-    assert offsets_of(np.array([2, 0, 3])).tolist() == [0, 2, 2, 5]
-    assert offsets_of(np.array([2, 0, 3])).dtype == np.int32
-    assert offsets_of(np.array([2**31 - 1, 1])).dtype == np.int64
+    assert compute_offsets(np.array([2, 0, 3])).tolist() == [0, 2, 2, 5]
+    assert compute_offsets(np.array([2, 0, 3])).dtype == np.int32
+    assert compute_offsets(np.array([2**31 - 1, 1])).dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_short_validity() -> None:
 
 def test_lists_have_no_block() -> None:
     with pytest.raises(UnsupportedError, match="list"):
-        array_to_block(pa.array([[1], [2, 3]]))
+        view_array_as_block(pa.array([[1], [2, 3]]))

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from lance_core.encoding.compression import encode_miniblock, fsst_symbols
 from lance_core.encoding.compression.fsst_symbols import SymbolTable, compress, find_symbols
-from lance_core.encoding.datablock import array_to_block
+from lance_core.encoding.datablock import view_array_as_block
 
 
 def compressed(values, symbols):
-    block = array_to_block(pa.array(values, pa.binary()))
+    block = view_array_as_block(pa.array(values, pa.binary()))
     codes, offsets = compress(symbols, block.data, block.offsets)
     assert offsets[-1] == codes.size
     return [codes[start:end].tobytes() for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
@@ -66,7 +66,7 @@ def test_any_symbols_keep_any_values(values, texts):
 @settings(max_examples=80, deadline=None)
 def test_chosen_symbols_keep_the_values(values, block):
     values = [value.encode() for value in values]
-    array = array_to_block(pa.array([b"skipped", *values], pa.large_binary()).slice(1))
+    array = view_array_as_block(pa.array([b"skipped", *values], pa.large_binary()).slice(1))
     symbols = find_symbols(array.data, array.offsets)
     assert len(set(symbols.strings)) == len(symbols.strings) <= 255
     assert all(1 <= len(text) <= 8 for text in symbols.strings)
@@ -81,7 +81,7 @@ def test_chosen_symbols_keep_the_values(values, block):
 def test_texts_shrink():
     rng = np.random.default_rng(0)
     texts = [f"https://example.com/products/{i % 97}/item?ref={rng.integers(10**6)}" for i in range(20_000)]
-    block = array_to_block(pa.array(texts))
+    block = view_array_as_block(pa.array(texts))
     plain = int(block.offsets[-1])
     page = encode_miniblock(block, "fsst(variable)")
     assert len(page.encoding.fsst.symbol_table) == 2312
@@ -90,5 +90,5 @@ def test_texts_shrink():
 
 def test_what_does_not_shrink_stays():
     rng = np.random.default_rng(0)
-    block = array_to_block(pa.array([rng.bytes(12) for _ in range(5000)]))
+    block = view_array_as_block(pa.array([rng.bytes(12) for _ in range(5000)]))
     assert encode_miniblock(block, "fsst(variable)").encoding.WhichOneof("compression") == "variable"

@@ -28,8 +28,8 @@ from lance_core.encoding.datablock import (
     FixedSizeListBlock,
     FixedWidthBlock,
     VariableBlock,
-    array_to_block,
     block_to_array,
+    view_array_as_block,
 )
 from lance_core.errors import CorruptFileError, UnsupportedError
 
@@ -106,7 +106,7 @@ def damage(draw: st.DrawFn) -> Any:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_chunks(name: str, harm: Any) -> None:
     array, compression = EXAMPLES[name]
-    page = encode_miniblock(array_to_block(array), compression)
+    page = encode_miniblock(view_array_as_block(array), compression)
     buffers = [ChunkBuffers(data=harm(b.data), starts=b.starts, sizes=b.sizes) for b in page.buffers]
     attempt(decode_miniblock, page.encoding, buffers, page.counts, kind=array.type)
 
@@ -120,7 +120,7 @@ def test_damaged_chunks(name: str, harm: Any) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int) -> None:
     array, compression = EXAMPLES[name]
-    page = encode_miniblock(array_to_block(array), compression)
+    page = encode_miniblock(view_array_as_block(array), compression)
     counts = page.counts.copy()
     first = page.buffers[0]
     starts, sizes = first.starts.copy(), first.sizes.copy()
@@ -134,7 +134,7 @@ def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
     array, compression = EXAMPLES[name]
-    page = encode_miniblock(array_to_block(array), compression)
+    page = encode_miniblock(view_array_as_block(array), compression)
     raw = bytearray(page.encoding.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -155,7 +155,7 @@ def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
 def test_damaged_levels(name: str, harm: Any, counts: list[int]) -> None:
     values = np.random.default_rng(1).integers(0, 3, 3000).astype(np.uint16)
     true_counts = np.array([1000, 1000, 1000])
-    encoding, buffers = encode_blocks(array_to_block(pa.array(values)), name, true_counts)
+    encoding, buffers = encode_blocks(view_array_as_block(pa.array(values)), name, true_counts)
     harmed = ChunkBuffers(data=harm(buffers.data), starts=buffers.starts, sizes=buffers.sizes)
     attempt(decode_blocks, encoding, harmed, true_counts, kind=pa.uint16())
     attempt(decode_blocks, encoding, buffers, np.array(counts), kind=pa.uint16())
@@ -165,7 +165,7 @@ def test_damaged_levels(name: str, harm: Any, counts: list[int]) -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_blocks(name: str, harm: Any, count: int) -> None:
     array = EXAMPLES["variable"][0]
-    encoding, data = encode_block(array_to_block(array), name)
+    encoding, data = encode_block(view_array_as_block(array), name)
     attempt(decode_block, encoding, harm(data), len(array), kind=array.type)
     attempt(decode_block, encoding, data, count, kind=array.type)
 
@@ -178,7 +178,7 @@ def test_damaged_values(harm: Any, name: str) -> None:
         array: pa.Array = pa.StructArray.from_arrays([words, texts], ["a", "b"])
     else:
         array = texts if "variable" in name else EXAMPLES["lists"][0]
-    encoding, values = encode_per_value(array_to_block(array), name)
+    encoding, values = encode_per_value(view_array_as_block(array), name)
     harmed = harm(values.data)
     if isinstance(values, VariableBlock):
         offsets = np.minimum(values.offsets, harmed.size)
@@ -210,7 +210,7 @@ def test_damaged_fsst(least: int, table: bytes, codes: bytes, cuts: list[int]) -
 
 
 def test_sizes_that_are_not_believed() -> None:
-    block = array_to_block(pa.array(np.zeros(100, np.int64)))
+    block = view_array_as_block(pa.array(np.zeros(100, np.int64)))
     for name, prefix in (("general:lz4(flat)", 4), ("general:zstd(flat)", 8)):
         encoding, data = encode_block(block, name)
         huge = data.copy()
@@ -221,10 +221,10 @@ def test_sizes_that_are_not_believed() -> None:
 
 def test_values_without_bytes_are_limited() -> None:
     nothing = np.empty(0, np.uint8)
-    encoding, _ = encode_block(array_to_block(pa.array([7, 7])), "constant")
+    encoding, _ = encode_block(view_array_as_block(pa.array([7, 7])), "constant")
     with pytest.raises(CorruptFileError, match="in one page"):
         decode_block(encoding, nothing, 1 << 40)
-    encoding, _ = encode_block(array_to_block(pa.array(np.zeros(2048, np.uint16))), "out_of_line_bitpacking")
+    encoding, _ = encode_block(view_array_as_block(pa.array(np.zeros(2048, np.uint16))), "out_of_line_bitpacking")
     encoding.out_of_line_bitpacking.values.flat.bits_per_value = 0
     assert not block_to_array(decode_block(encoding, nothing, 5000), pa.uint16()).to_numpy().any()
     with pytest.raises(CorruptFileError, match="in one page"):
@@ -233,7 +233,7 @@ def test_values_without_bytes_are_limited() -> None:
 
 def test_a_bomb_of_chunks_is_rejected() -> None:
     array = pa.array(np.zeros(4, np.int64))
-    page = encode_miniblock(array_to_block(array), "inline_bitpacking")
+    page = encode_miniblock(view_array_as_block(array), "inline_bitpacking")
     (chunk,) = page.buffers
     many = ChunkBuffers(data=chunk.data, starts=np.zeros(10**6, np.int64), sizes=np.full(10**6, 8))
     with pytest.raises(CorruptFileError, match="overlap"):

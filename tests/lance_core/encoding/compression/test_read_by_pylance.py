@@ -20,7 +20,7 @@ from lance_core._proto.encodings_v2_1_pb2 import (
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core._proto.file_pb2 import Field, FileDescriptor
 from lance_core.encoding.compression import ChunkBuffers, MiniBlockPage, encode_block, encode_blocks, encode_miniblock
-from lance_core.encoding.datablock import FixedWidthBlock, array_to_block
+from lance_core.encoding.datablock import FixedWidthBlock, view_array_as_block
 
 ROWS = 10_000
 
@@ -146,7 +146,7 @@ def test_values(name: str, version: tuple[int, int], tmp_path: Path) -> None:
     array, logical, compression = examples()[name]
     large = version == (2, 2)
     limits = {"max_bytes": 100_000, "max_values": 4096} if large else {"max_bytes": 16_384, "max_values": 2048}
-    page = encode_miniblock(array_to_block(array), compression, **limits)
+    page = encode_miniblock(view_array_as_block(array), compression, **limits)
     field = Field(name="v", id=0, parent_id=-1, logical_type=logical, nullable=True)
     path = tmp_path / "v.lance"
     write_file(path, field, layout_of(page, large=large), list(chunk_data(page, None, large=large)), version)
@@ -166,7 +166,7 @@ LEVELS = ["flat", "out_of_line_bitpacking", "out_of_line_bitpacking:3", "inline_
 def test_levels(compression: str, version: tuple[int, int], rows: int, tmp_path: Path) -> None:
     large = version == (2, 2)
     array = pa.array(np.arange(rows), mask=np.random.default_rng(0).random(rows) < 0.1)
-    page = encode_miniblock(array_to_block(array), "inline_bitpacking")
+    page = encode_miniblock(view_array_as_block(array), "inline_bitpacking")
     definition = np.asarray(array.is_null()).astype(np.uint16)
     block = FixedWidthBlock(data=definition.view(np.uint8), bits_per_value=16, num_values=rows)
     encoding, levels = encode_blocks(block, compression, page.counts)
@@ -187,9 +187,9 @@ def test_dictionary_items(compression: str, logical: str, version: tuple[int, in
     items = pa.array([f"item number {i}" for i in range(40)], logical)
     indices = rng.integers(0, 40, ROWS).astype(np.uint32)
     large = version == (2, 2)
-    page = encode_miniblock(array_to_block(pa.array(indices)), "inline_bitpacking")
+    page = encode_miniblock(view_array_as_block(pa.array(indices)), "inline_bitpacking")
     layout = layout_of(page, large=large)
-    encoding, data = encode_block(array_to_block(items), compression)
+    encoding, data = encode_block(view_array_as_block(items), compression)
     layout.dictionary.CopyFrom(encoding)
     layout.num_dictionary_items = 40
     field = Field(name="v", id=0, parent_id=-1, logical_type=logical, nullable=True)

@@ -21,7 +21,7 @@ from lance_core.encoding.compression import (
     encode_miniblock,
     encode_per_value,
 )
-from lance_core.encoding.datablock import FixedWidthBlock, NullBlock, array_to_block, block_to_array
+from lance_core.encoding.datablock import FixedWidthBlock, NullBlock, block_to_array, view_array_as_block
 from lance_core.errors import InvalidInputError, UnsupportedError
 
 WORD_BITS = (8, 16, 32, 64)
@@ -72,7 +72,7 @@ def scattered(page: MiniBlockPage, gap: int) -> tuple[ChunkBuffers, ...]:
 
 
 def check_miniblock(array: pa.Array, name: str, **limits: Any) -> None:
-    page = encode_miniblock(array_to_block(array), name, **limits)
+    page = encode_miniblock(view_array_as_block(array), name, **limits)
     assert int(page.counts.sum()) == len(array)
     for count in page.counts[:-1].tolist():
         assert count >= 2
@@ -139,7 +139,7 @@ def test_words_in_blocks(array: pa.Array, cuts: list[int], width: int) -> None:
     if 0 < width <= array.type.bit_width:
         names.append(f"out_of_line_bitpacking:{width}")
     for name in names:
-        encoding, buffers = encode_blocks(array_to_block(array), name, counts)
+        encoding, buffers = encode_blocks(view_array_as_block(array), name, counts)
         block = decode_blocks(encoding, buffers, counts)
         assert block_to_array(block, array.type).equals(array), name
 
@@ -147,14 +147,14 @@ def test_words_in_blocks(array: pa.Array, cuts: list[int], width: int) -> None:
 @given(array=strings(), name=st.sampled_from(["variable", "general:lz4(variable)", "general:zstd(variable)"]))
 @settings(max_examples=50, deadline=None)
 def test_strings_as_a_block(array: pa.Array, name: str) -> None:
-    encoding, data = encode_block(array_to_block(array), name)
+    encoding, data = encode_block(view_array_as_block(array), name)
     assert block_to_array(decode_block(encoding, data, len(array)), array.type).equals(array)
 
 
 @given(array=strings(), name=st.sampled_from(["variable", "general:zstd:3(variable)", "general:lz4", "fsst"]))
 @settings(max_examples=30, deadline=None)
 def test_strings_one_by_one(array: pa.Array, name: str) -> None:
-    encoding, values = encode_per_value(array_to_block(array), name)
+    encoding, values = encode_per_value(view_array_as_block(array), name)
     assert block_to_array(decode_per_value(encoding, values), array.type).equals(array)
 
 
@@ -181,7 +181,7 @@ def lists(draw: st.DrawFn) -> pa.Array:
 @settings(max_examples=60, deadline=None)
 def test_lists(array: pa.Array) -> None:
     check_miniblock(array, "fixed_size_list(flat)", max_bytes=65536)
-    encoding, values = encode_per_value(array_to_block(array), "fixed_size_list")
+    encoding, values = encode_per_value(view_array_as_block(array), "fixed_size_list")
     assert isinstance(values, FixedWidthBlock)
     assert block_to_array(decode_per_value(encoding, values), array.type).equals(array)
 
@@ -204,29 +204,29 @@ def test_packed_structs(count: int, seed: int) -> None:
         ["a", "b", "c"],
     )
     check_miniblock(fixed, "packed_struct")
-    encoding, values = encode_per_value(array_to_block(fixed), "packed_struct")
+    encoding, values = encode_per_value(view_array_as_block(fixed), "packed_struct")
     assert block_to_array(decode_per_value(encoding, values), fixed.type).equals(fixed)
     texts = [pa.array(["x" * int(n) for n in rng.integers(0, 9, count)], k) for k in (pa.string(), pa.large_string())]
     mixed = pa.StructArray.from_arrays([*fixed.flatten(), *texts], ["a", "b", "c", "d", "e"])
-    encoding, values = encode_per_value(array_to_block(mixed), "variable_packed_struct")
+    encoding, values = encode_per_value(view_array_as_block(mixed), "variable_packed_struct")
     found = block_to_array(decode_per_value(encoding, values), mixed.type)
     assert found.equals(mixed)
 
 
 def test_constants() -> None:
     check_miniblock(pa.array(np.full(10_000, 7)), "constant")
-    encoding, data = encode_block(array_to_block(pa.array(np.full(10_000, 7, np.int16))), "constant")
+    encoding, data = encode_block(view_array_as_block(pa.array(np.full(10_000, 7, np.int16))), "constant")
     assert data.size == 0
     assert block_to_array(decode_block(encoding, data, 10_000), pa.int16()).to_pylist() == [7] * 10_000
     encoding, _ = encode_block(NullBlock(num_values=3), "constant")
     assert decode_block(encoding, data, 3) == NullBlock(num_values=3)
     with pytest.raises(InvalidInputError, match="not all the same"):
-        encode_block(array_to_block(pa.array([1, 2])), "constant")
+        encode_block(view_array_as_block(pa.array([1, 2])), "constant")
 
 
 def test_flat_copies_nothing() -> None:
     array = pa.array(np.arange(100_000))
-    page = encode_miniblock(array_to_block(array), "flat")
+    page = encode_miniblock(view_array_as_block(array), "flat")
     block = decode_miniblock(page.encoding, page.buffers, page.counts)
     assert block_to_array(block, array.type).buffers()[1].address == array.buffers()[1].address
 
@@ -235,7 +235,7 @@ def test_zstd_levels() -> None:
     array = pa.array(np.random.default_rng(0).integers(0, 50, 50_000))
     sizes = []
     for level in (1, 15):
-        page = encode_miniblock(array_to_block(array), f"general:zstd:{level}(flat)", max_bytes=65536)
+        page = encode_miniblock(view_array_as_block(array), f"general:zstd:{level}(flat)", max_bytes=65536)
         assert page.encoding.general.compression.level == level
         assert block_to_array(decode_miniblock(page.encoding, page.buffers, page.counts), array.type).equals(array)
         sizes.append(int(page.buffers[0].sizes.sum()))
@@ -244,12 +244,12 @@ def test_zstd_levels() -> None:
 
 def test_compression_that_does_not_pay_is_left_out() -> None:
     array = pa.array(np.random.default_rng(0).integers(0, 2**62, 5000))
-    page = encode_miniblock(array_to_block(array), "general:lz4(flat)")
+    page = encode_miniblock(view_array_as_block(array), "general:lz4(flat)")
     assert page.encoding.WhichOneof("compression") == "flat"
 
 
 def test_names() -> None:
-    block = array_to_block(pa.array([1, 2, 3]))
+    block = view_array_as_block(pa.array([1, 2, 3]))
     for name in ("nothing", "flat(flat)", "dictionary", "rle:3"):
         with pytest.raises(UnsupportedError):
             encode_miniblock(block, name)
@@ -265,6 +265,6 @@ def test_names() -> None:
 
 def test_values_that_do_not_fit_a_chunk() -> None:
     with pytest.raises(InvalidInputError):
-        encode_miniblock(array_to_block(pa.array(["x" * 9000, "y"])), "variable")
+        encode_miniblock(view_array_as_block(pa.array(["x" * 9000, "y"])), "variable")
     with pytest.raises(InvalidInputError):
-        encode_miniblock(array_to_block(pa.array([b"x" * 9000], pa.binary(9000))), "flat")
+        encode_miniblock(view_array_as_block(pa.array([b"x" * 9000], pa.binary(9000))), "flat")
