@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 def backoff(attempt: int, *, first: float, longest: float) -> float:
-    """A random pause, whose limit doubles with each attempt.
+    """Draw a random pause, in seconds, whose limit doubles with each attempt.
 
     Args:
         attempt: How many attempts failed; 0 means no pause.

@@ -1,4 +1,4 @@
-"""Checks the sizes that an Arrow stream declares against limits, before any buffer is decompressed.
+"""Reads Arrow files (deletion files) whose declared sizes are within limits, before any buffer is decompressed.
 
 A few bytes of zstd can expand to gigabytes, and pyarrow allocates the size in the first eight bytes of a compressed
 buffer. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:
@@ -21,8 +21,8 @@ _END = b"ARROW1"
 _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 
 
-def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> pa.Table:
-    """The rows of an Arrow file whose declared sizes are within limits.
+def read_within_limits(file: bytes | memoryview, max_rows: int, max_bytes: int) -> pa.Table:
+    """Read an Arrow file whose declared sizes are within limits.
 
     Args:
         file: The file; the stream is read, and its footer ignored.

@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table.arrow_bounds import checked_stream
+from lance_core.table.arrow_bounds import read_within_limits
 
 BITMAP_THRESHOLD = 5000
 """Number of deleted rows from which a bitmap is written."""
@@ -193,7 +193,7 @@ class DeletionVector:
                 rows = BitMap.deserialize(bytes(data))
             else:
                 most = num_rows or _MOST_ARROW_ROWS
-                column = checked_stream(data, most, 16 * (most + 64)).column("row_id")
+                column = read_within_limits(data, most, 16 * (most + 64)).column("row_id")
                 if not pa.types.is_integer(column.type) or column.null_count:
                     raise CorruptFileError(f"column row_id has type {column.type} and {column.null_count} nulls")
                 rows = BitMap(column.cast(pa.uint32()).to_numpy())

@@ -24,7 +24,7 @@ from pyspark_lance.changing.update_values import build_assigned_values, is_colum
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column
-from pyspark_lance.reading.filter_pushdown import pushed_filter
+from pyspark_lance.reading.filter_pushdown import push_filter
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, quoted
 from pyspark_lance.types.spark_types import spark_schema
@@ -58,7 +58,7 @@ class RowCondition:
         named = [*find_mentioned_columns([self.condition], base), *row_columns([self.condition], base)]
         needed = [name for name in named if name not in columns]
         is_pushed = isinstance(self.condition, str) and has_usual_settings(self.session)
-        pushed = pushed_filter(str(self.condition), base.schema, self.alias) if is_pushed else None
+        pushed = push_filter(str(self.condition), base.schema, self.alias) if is_pushed else None
         within = None if pushed is None else pushed.filter
         rows = rows_of(self.session, base, [*columns, *needed], within, storage_options)
         rows = rows if self.alias is None else rows.alias(self.alias)

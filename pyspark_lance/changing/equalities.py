@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
-from pyspark_lance.engine.lexing import without_comments
+from pyspark_lance.engine.lexing import blank_comments
 from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
-from pyspark_lance.types.column_names import matched_names, quoted
+from pyspark_lance.types.column_names import match_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +75,7 @@ def find_equalities(
                 continue
             table_value, source_value = (left, right) if kinds[0] == "target" else (right, left)
             path = path_of(table_value) or ()
-            table_names = matched_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
+            table_names = match_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
             is_column = bool(table_names) and (len(path) == 1 or sides.is_target(path[0]))
             column = table_names[path[-1]] if is_column else None
             pairs.append(Equality(target=table_value, source=source_value, column=column, is_null_safe=is_null_safe))
@@ -224,7 +224,7 @@ def _tokens(text: str) -> list[_Lexeme]:
     if "${" in text:
         return []  # Spark replaces it by the value of a setting
     try:
-        sqlglot_tokens = sqlglot.tokenize(without_comments(text), read="spark")
+        sqlglot_tokens = sqlglot.tokenize(blank_comments(text), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return []  # Spark reports the error
     return [

@@ -24,7 +24,7 @@ from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import strip_alias
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _unify_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, e
     by_clause: list[Mapping[str, Any]] = []
     for clause in values:
         columns = [strip_alias(name, known_names, _TARGET, exact=exact) for name in clause]
-        names = matched_names(columns, known_names, exact=exact)
+        names = match_names(columns, known_names, exact=exact)
         if len(set(columns)) < len(columns):
             raise SchemaError(f"merge: a column has two values: {list(clause)}")
         by_clause.append({names.get(name, name): value for name, value in zip(columns, clause.values(), strict=True)})

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 import lance_core
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, RowLevelTask
-from pyspark_lance.keys.equality import joined_by_key
+from pyspark_lance.keys.equality import join_by_key
 from pyspark_lance.types.batch_convert import BatchConverter
-from pyspark_lance.types.column_names import columns_named
-from pyspark_lance.writing.task import copied
+from pyspark_lance.types.column_names import select_renamed
+from pyspark_lance.writing.task import copy_batch
 
 _IN_MEMORY: Final = 64 << 20
 """Bytes of rows that a task keeps in memory while it collects their keys."""
@@ -83,8 +83,8 @@ class KeyMergeTask:
         for batch in batches:
             writer = writer or pa.ipc.new_stream(aside, batch.schema)
             writer.write_batch(batch)
-            part = columns_named(batch, on)
-            keys.append(copied(BatchConverter(part.schema, schema)(part)))
+            part = select_renamed(batch, on)
+            keys.append(copy_batch(BatchConverter(part.schema, schema)(part)))
         if writer is not None:
             writer.close()
         aside.seek(0)
@@ -95,7 +95,7 @@ class KeyMergeTask:
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
         about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
         numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
-        matching_batches = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
+        matching_batches = [batch for batch in join_by_key(dataset, numbered, about) if batch.num_rows]
         names = [_ROW, *about]
         rows, addresses, *ids = (
             np.concatenate(

@@ -28,7 +28,7 @@ from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.orphan_files import committed_fragments
 from pyspark_lance.writing.row_checks import hashes_of_keys
-from pyspark_lance.writing.row_lookup import rows_with_keys
+from pyspark_lance.writing.row_lookup import find_rows_with_keys
 from pyspark_lance.writing.task import PartitionTask
 from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
@@ -117,7 +117,7 @@ class KeyMergeJob:
 
         def following(_begin: object, _conflict: object) -> tuple[LanceDataset, dict[int, BitMap]]:
             latest = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
-            return latest, rows_with_keys(latest, self._read_written_keys(new_fragments))
+            return latest, find_rows_with_keys(latest, self._read_written_keys(new_fragments))
 
         return lance_core.retrying(
             (base, deleted),

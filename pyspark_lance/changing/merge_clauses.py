@@ -45,9 +45,9 @@ from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.keys.narrowing import few_keys
+from pyspark_lance.keys.narrowing import collect_few_keys
 from pyspark_lance.reading.plan import table_schema
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
 
@@ -78,7 +78,7 @@ class ClauseMerge:
         has_repeats: Whether values of these columns occur several times in the source.
         deleting: Deletes of further rows in the same commit.
         keys: The equalities of the condition.
-        few: The result of `few_keys` for the source.
+        few: The result of `collect_few_keys` for the source.
         looks_up: Whether tasks look up the keys of the source in the table, so that no join is needed.
     """
 
@@ -150,7 +150,7 @@ class ClauseMerge:
                 if can_look_up(base, *whole, tasks) and not has_repeats:
                     yield replace(self, source=cached_source, tasks=tasks, looks_up=True)
                     return
-            few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(cached_source, base))
+            few = None if self._sides(_OTHERS) else collect_few_keys(base, *self.keys.frame(cached_source, base))
             tasks = tasks_of(cached_source.count() if few is None else few.num_rows)
             yield replace(self, source=cached_source, few=few, tasks=tasks, has_repeats=has_repeats)
         finally:
@@ -162,7 +162,7 @@ class ClauseMerge:
 
         exact = case_sensitive(self.source.sparkSession)
         is_plain = all(c.condition is None and c.values is None and c.action != DELETE for c in self.clauses)
-        places = matched_names(base.schema.names, self.source.columns, exact=exact)
+        places = match_names(base.schema.names, self.source.columns, exact=exact)
         keys = self.keys.find_exact_key(self.source, self.condition, exact=exact)
         if not is_plain or not keys or self.deleting is not None or len(places) < len(base.schema.names):
             return None
@@ -335,7 +335,7 @@ class ClauseMerge:
                 clause.values, base.schema, str(clause), alias=self._alias, exact=exact, has_rows=has_rows
             )
         places = {name: i for i, name in enumerate(self.source.columns)}
-        source_names = matched_names(base.schema.names, self.source.columns, exact=exact)
+        source_names = match_names(base.schema.names, self.source.columns, exact=exact)
         lacking = [name for name in base.schema.names if name not in source_names]
         if lacking:
             raise SchemaError(f"{clause} *: the source lacks the columns {lacking}; it has {self.source.columns}")
@@ -352,7 +352,7 @@ class ClauseMerge:
         if clause.values is not None or clause.action != UPDATE:
             return set()
         exact = case_sensitive(self.source.sparkSession)
-        source_names = matched_names(base.schema.names, self.source.columns, exact=exact)
+        source_names = match_names(base.schema.names, self.source.columns, exact=exact)
         source_types = {name: self.source.schema[source_name].dataType for name, source_name in source_names.items()}
         return {
             field.name

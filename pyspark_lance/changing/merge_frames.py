@@ -25,10 +25,10 @@ from pyspark_lance.changing.stored_values import wrap_blobs
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of, has_bytes
-from pyspark_lance.keys.narrowing import Narrowed, few_keys, narrowed_by_frame
+from pyspark_lance.keys.narrowing import Narrowed, collect_few_keys, narrow_by_frame
 from pyspark_lance.reading.plan import plan_read, table_schema
 from pyspark_lance.reading.read import read_frame
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted, rename_columns_like
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.row_checks import AMBIGUOUS
@@ -66,7 +66,7 @@ class MergeFrames:
         condition: Spark SQL over `source` and `target` that selects the rows in both that change; None for all.
         num_rows: Rows of the source; None if they are not counted.
         tasks: Number of tasks that write the rows; None for Spark's own number.
-        few: The result of `few_keys` for the source.
+        few: The result of `collect_few_keys` for the source.
         looks_up: Whether tasks look up the keys of the source in the table, so that no frame is needed.
     """
 
@@ -101,7 +101,7 @@ class MergeFrames:
             rows, few = cached_source.count() if is_alone and self._can_look_up(base) else None, None
             looks_up = rows is not None and can_look_up(base, self.source, self.keys, tasks_of(rows))
             if not looks_up and not self.deletes_others:
-                few = few_keys(base, self.keys, cached_source)
+                few = collect_few_keys(base, self.keys, cached_source)
             if rows is None:
                 rows = cached_source.count() if few is None else few.num_rows
             tasks = tasks_of(rows)
@@ -131,9 +131,9 @@ class MergeFrames:
             SchemaError: A column does not fit the table's; the message names it.
             InvalidInputError: The condition does not fit the columns.
         """
-        source = in_case_of_table(self.source, batch_schema(self.source.schema), base.schema)
+        source = rename_columns_like(self.source, batch_schema(self.source.schema), base.schema)
         exact = case_sensitive(source.sparkSession)
-        names = matched_names(self.keys, base.schema.names, exact=exact)
+        names = match_names(self.keys, base.schema.names, exact=exact)
         missing = [name for name in self.keys if name not in names]
         if missing:
             raise SchemaError(f"on: {base.uri} has no columns {missing}; it has {base.schema.names}")
@@ -171,7 +171,7 @@ class MergeFrames:
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
         within = Narrowed()
         if not self.deletes_others:
-            within = narrowed_by_frame(base, self.keys, self.source, self.few)
+            within = narrow_by_frame(base, self.keys, self.source, self.few)
         target = rows_of(
             self.source.sparkSession,
             base,

@@ -28,8 +28,8 @@ from pyspark_lance.changing.equalities import Equality, path_of, split_conjuncts
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import INSERT
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.keys.narrowing import narrowed_by_frame
-from pyspark_lance.reading.filter_pushdown import parsed_condition, pushed_filter_of_tree
+from pyspark_lance.keys.narrowing import narrow_by_frame
+from pyspark_lance.reading.filter_pushdown import parse_condition, push_filter_of_tree
 from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
 
@@ -79,7 +79,7 @@ class MergeKeys:
         null_safe = [name for name in names if self._of_columns[name].is_null_safe]
         for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
             group_keys = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
-            narrowed = narrowed_by_frame(base, group, keys, group_keys).condition if group else None
+            narrowed = narrow_by_frame(base, group, keys, group_keys).condition if group else None
             is_safe = narrowed is not None and group[0] in null_safe
             parts.append(narrowed | pc.field(group[0]).is_null() if is_safe else narrowed)
         conditions = [part for part in parts if part is not None]
@@ -90,7 +90,7 @@ class MergeKeys:
         if self.alias is None:
             return None  # a name without qualifier may be the source's
         trees = [_own_tree(part, self.alias, exact=exact) for part in split_conjuncts(condition)]
-        pushed = [pushed_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
+        pushed = [push_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
         filters = [pushed_part.filter for pushed_part in pushed if pushed_part is not None]
         return reduce(and_, filters) if filters else None
 
@@ -145,7 +145,7 @@ class MergeKeys:
 
 def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:
     """A condition that concerns the table alone, parsed and without qualifiers; None for others."""
-    tree = parsed_condition(part) if isinstance(part, str) else None
+    tree = parse_condition(part) if isinstance(part, str) else None
     if tree is None:
         return None
     columns = [node for node in tree.walk() if type(node).__name__ == "Column"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.types.column_names import matched_names, quoted
+from pyspark_lance.types.column_names import match_names, quoted
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import has_blobs, plan_write
@@ -53,7 +53,7 @@ class FieldOrder:
             return None
         if not self.by_name:
             return list(value_type)
-        names = matched_names(value_type.names, column_type.names, exact=self.exact)
+        names = match_names(value_type.names, column_type.names, exact=self.exact)
         fields = {names[field.name]: field for field in value_type if field.name in names}
         return [fields[field.name] for field in column_type] if len(fields) == len(column_type) else None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from lance_core.errors import SchemaError
-from pyspark_lance.types.column_names import matched_names, quoted
+from pyspark_lance.types.column_names import match_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -55,13 +55,13 @@ def collect_whole_values(
     from pyspark.sql import functions
 
     by_name = {field.name: field for field in fields}
-    names = matched_names(values, list(by_name), exact=exact)
+    names = match_names(values, list(by_name), exact=exact)
     column_values = {names[name]: values[name] for name in names}
     unknown = []
     inner: dict[str, dict[str, Value]] = {}
     for name in [name for name in values if name not in names]:
         first, _, rest = name.partition(".")
-        column = matched_names([first], list(by_name), exact=exact).get(first)
+        column = match_names([first], list(by_name), exact=exact).get(first)
         if column is None or not rest or not pa.types.is_struct(by_name[column].type):
             unknown.append(name)
         else:
@@ -101,7 +101,7 @@ def lacks_fields(value_type: DataType, stored: DataType, *, exact: bool) -> bool
 
     if not (isinstance(value_type, StructType) and isinstance(stored, StructType)):
         return False
-    names = matched_names(stored.names, value_type.names, exact=exact)
+    names = match_names(stored.names, value_type.names, exact=exact)
     if len(names) < len(value_type.names) or any(not field.nullable and field.name not in names for field in stored):
         return False  # the check of the types says what does not fit
     inner = (lacks_fields(value_type[names[n]].dataType, stored[n].dataType, exact=exact) for n in names)
@@ -127,7 +127,7 @@ def fill_lacking_fields(
         return value
     assert isinstance(value_type, StructType)
     assert isinstance(stored, StructType)
-    names = matched_names(stored.names, value_type.names, exact=exact)
+    names = match_names(stored.names, value_type.names, exact=exact)
     parts = []
     for field in stored:
         before = None if old is None else old.getField(field.name)
@@ -149,7 +149,7 @@ def _check_is_struct(name: str, by_name: Mapping[str, pa.Field], what: str, *, e
         SchemaError: The name is that of a field of such a column.
     """
     first, dot, _ = name.partition(".")
-    column = matched_names([first], list(by_name), exact=exact).get(first)
+    column = match_names([first], list(by_name), exact=exact).get(first)
     if dot and column is not None and not pa.types.is_struct(by_name[column].type):
         raise SchemaError(
             f"{what}: {column!r} is of type {by_name[column].type}, and {name!r} is not a field of a struct:"

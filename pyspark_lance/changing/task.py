@@ -27,9 +27,9 @@ from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.column_names import columns_named, source_indices
+from pyspark_lance.types.column_names import select_renamed, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
-from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copied
+from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copy_batch
 
 ADDRESS: Final = "__lance_addr"
 ROW_ID: Final = "__lance_id"
@@ -144,12 +144,12 @@ class _RowLevelOutput:
         if on and self._hashes is not None:
             # In the table's types, in which other writers hash the keys that they insert.
             schema = pa.schema([self._task.stored.field(name) for name in on])
-            key_columns = columns_named(part, on)
+            key_columns = select_renamed(part, on)
             keys = BatchConverter(key_columns.schema, schema)(key_columns)
             if self._task.repeats:
                 self._note_hashes(pa.Table.from_batches([keys]))
             else:  # two rows of one key are detected at the end
-                self._keys.append(pa.Table.from_batches([copied(keys)]))
+                self._keys.append(pa.Table.from_batches([copy_batch(keys)]))
 
     def _note_hashes(self, keys: pa.Table) -> None:
         """Note the hashes of new keys, of which at most `most_keys` are kept in memory."""
@@ -198,5 +198,5 @@ def row_changed_twice(part: pa.RecordBatch, addresses: npt.NDArray[np.int64], on
     if not (counts > 1).any() or not on or -1 in source_indices(part.schema.names, on):
         return f" of one row of the table; the key is {list(on)}"
     row = int(np.flatnonzero(addresses == unique_addresses[np.argmax(counts > 1)])[0])
-    keys = columns_named(part, on)
+    keys = select_renamed(part, on)
     return " " + ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in on)

@@ -35,11 +35,11 @@ from pyspark_lance.changing.struct_values import lacks_fields
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import build_assigned_values, respell_values
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
+from pyspark_lance.engine.lexing import has_escapes, translate_strings
 from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, names_of, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.options import WriteArguments
@@ -203,7 +203,7 @@ def _lacks_fields(df: DataFrame, dataset: LanceDataset) -> bool:
     """Whether a struct of the source lacks fields that rows of the table keep."""
     exact = case_sensitive(df.sparkSession)
     stored = {field.name: field.dataType for field in spark_schema(dataset.schema)}
-    names = matched_names(df.columns, list(stored), exact=exact)
+    names = match_names(df.columns, list(stored), exact=exact)
     return any(lacks_fields(df.schema[n].dataType, stored[names[n]], exact=exact) for n in names)
 
 
@@ -222,7 +222,7 @@ def _as_clauses(
 def _respell_keys(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
     """The columns of the key in the spelling of a DataFrame; unknown names stay as they are."""
     names = names_of("on", () if on is None else on)
-    frame_names = matched_names(names, df.columns, exact=case_sensitive(df.sparkSession))
+    frame_names = match_names(names, df.columns, exact=case_sensitive(df.sparkSession))
     return [frame_names.get(name, name) for name in names]
 
 
@@ -394,7 +394,7 @@ def _translate_where(
     escapes = has_escapes(session)
     in_utc = is_utc(session_zone(session))
     comparable_filter(f"{verb}: where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=remedy)
-    return None if where is None else in_lance_sql(where, escapes=escapes)
+    return None if where is None else translate_strings(where, escapes=escapes)
 
 
 def _check_clauses(

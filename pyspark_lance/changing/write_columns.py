@@ -32,7 +32,7 @@ from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, names_of, quoted
+from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted, rename_columns_like
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import as_payloads, plan_write
@@ -127,7 +127,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     if dataset is None:
         raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
     df = df.withColumnsRenamed(_ROW_NAMES)
-    df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
+    df = rename_columns_like(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, names_of("on", () if on is None else on), df)
     df = apply_collations(df, [field for field in dataset.schema if field.name in keys])
     stored = _plan_stored_columns(dataset, df, keys, vector_columns, field_metadata)
@@ -183,7 +183,7 @@ def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
     if row_names and len(on) > 1:
         raise InvalidInputError(f"on {list(on)}: {row_names[0]} names rows by itself; leave out the other columns")
     possible_keys = [*dataset.schema.names, *row_names]
-    names = matched_names(on, possible_keys, exact=case_sensitive(df.sparkSession))
+    names = match_names(on, possible_keys, exact=case_sensitive(df.sparkSession))
     lacking = [name for name in on if name not in names]
     if lacking:
         raise SchemaError(f"on: {dataset.uri} has no column {lacking[0]!r}; it has {dataset.schema.names}")

@@ -17,7 +17,7 @@ _LISTED: Final = "__lance_convert_listed"
 _SCHEME: Final = "^[A-Za-z0-9+.-]+:/+|^/+"
 
 
-def with_constants(frame: DataFrame, constants: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+def add_constants(frame: DataFrame, constants: Mapping[str, Mapping[str, Any]]) -> DataFrame:
     """A frame over Parquet files with the values that the table's metadata gives for the columns of some files.
 
     Args:

@@ -24,15 +24,15 @@ from pyarrow import fs
 import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError, UnsupportedError
-from pyspark_lance.conversion.constants import with_constants
+from pyspark_lance.conversion.constants import add_constants
 from pyspark_lance.conversion.foreign_errors import foreign_errors
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
-from pyspark_lance.conversion.merged_schema import merged_schema
-from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
+from pyspark_lance.conversion.merged_schema import merge_schemas
+from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, list_foreign_files
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of
 from pyspark_lance.reading.read import read
-from pyspark_lance.types.column_names import case_sensitive, matched_names, names_of, quoted
+from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
@@ -134,11 +134,13 @@ def convert(
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
     with _columns_by_id(session), short_errors(str(source)):
-        foreign_source, whole = _opened(session, str(source), source_format)
+        foreign_source, whole = _open_source(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
-        left, begins = history.left(foreign_source.files, str(source), mode)
+        left, begins = history.find_files_to_convert(foreign_source.files, str(source), mode)
         write_results: list[WriteResult] = []
-        for number, names in enumerate(_batched(left, foreign_source.files.sizes, max_bytes_per_commit, begins=begins)):
+        for number, names in enumerate(
+            _group_by_size(left, foreign_source.files.sizes, max_bytes_per_commit, begins=begins)
+        ):
             first = begins and number == 0
             idempotency_key = (IDEMPOTENCY_KEY, history.token(foreign_source.files, names, run=history.runs + begins))
             done = write(
@@ -154,7 +156,7 @@ def convert(
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
-            write_results.append(_checked(done, idempotency_key, str(source)))
+            write_results.append(_check_not_concurrent(done, idempotency_key, str(source)))
         dataset = lance_core.dataset(uri, storage_options=storage_options)
         rows = sum(write_result.rows_written for write_result in write_results)
         if verify and mode != "append":
@@ -169,7 +171,7 @@ def convert(
     )
 
 
-def _checked(done: WriteResult | None, idempotency_key: tuple[str, str], source: str) -> WriteResult:
+def _check_not_concurrent(done: WriteResult | None, idempotency_key: tuple[str, str], source: str) -> WriteResult:
     """The result of the write of some files.
 
     Raises:
@@ -248,7 +250,7 @@ def to_parquet(
     session = session_of(spark)
     frame = read(session, uri, version=version, blob_handling="all_binary", storage_options=storage_options)
     partition_names = names_of("partition_by", partition_by)
-    spellings = matched_names(partition_names, frame.columns, exact=case_sensitive(session))
+    spellings = match_names(partition_names, frame.columns, exact=case_sensitive(session))
     names = [spellings[name] for name in partition_names if name in spellings]
     if len(names) < len(partition_names) or len(set(names)) == len(frame.columns):
         raise SchemaError(
@@ -297,7 +299,7 @@ class _ForeignSource:
     frame: Callable[[Iterable[str]], DataFrame]
 
 
-def _opened(spark: SparkSession, source: str, form: SourceFormat | None) -> tuple[_ForeignSource, DataFrame]:
+def _open_source(spark: SparkSession, source: str, form: SourceFormat | None) -> tuple[_ForeignSource, DataFrame]:
     """A source, and the frame of all its files, for which Spark has looked."""
     with foreign_errors(source, _SOURCE_REMEDY, spark):
         form = form or _format_of(source)
@@ -313,11 +315,11 @@ def _source(spark: SparkSession, source: str, form: SourceFormat) -> _ForeignSou
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
         return _read_whole(spark, source, form)
-    files = _listed(source) if form == "parquet" else foreign_files(source, form)
+    files = _list_source(source) if form == "parquet" else list_foreign_files(source, form)
     if not files.sizes and form == "parquet":
         raise InvalidInputError(f"{source}: there is no Parquet file")
     reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
-    schema = merged_schema(reader, list(map(_literal, files.sizes))) if files.schema is None else files.schema
+    schema = merge_schemas(reader, list(map(_literal, files.sizes))) if files.schema is None else files.schema
 
     def frame(names: Iterable[str]) -> DataFrame:
         chosen = list(names)
@@ -325,7 +327,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat) -> _ForeignSou
             source_frame = spark.createDataFrame([], schema)
         else:
             source_frame = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, chosen))
-            source_frame = with_constants(source_frame, {name: files.constants.get(name, {}) for name in chosen})
+            source_frame = add_constants(source_frame, {name: files.constants.get(name, {}) for name in chosen})
         for name in schema.names if files.schema is not None else ():
             source_frame = source_frame.withMetadata(name, {})  # without the ids of the other format
         return source_frame
@@ -340,7 +342,7 @@ def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceber
         UnsupportedError: The versions of the table cannot be listed.
     """
     reader = spark.read.format(form)
-    version_files = _version_files(spark, source, form)
+    version_files = _list_files_of_versions(spark, source, form)
     if form == "delta":  # each use of a frame would read the version that is the newest one then
         version_files = version_files[-1:]
         reader = reader.option("versionAsOf", str(int(version_files[0].partition(".")[0])))
@@ -349,7 +351,7 @@ def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceber
     return _ForeignSource(files=files, frame=lambda _: whole)
 
 
-def _version_files(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> list[str]:
+def _list_files_of_versions(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> list[str]:
     """The files that the versions of a table have written, as names in ascending order, each with its size and time.
 
     Raises:
@@ -377,7 +379,7 @@ def _literal(name: str) -> str:
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", name)
 
 
-def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int, *, begins: bool) -> Iterator[list[str]]:
+def _group_by_size(names: Iterable[str], sizes: Mapping[str, int], most: int, *, begins: bool) -> Iterator[list[str]]:
     """Names of files in groups of at most `most` bytes, or of one file; one empty group begins an empty table."""
     pending: list[str] = []
     for name in names:
@@ -403,7 +405,7 @@ def _exists(path: str) -> bool:
     return bool(filesystem.get_file_info(inner).type.name == "Directory")
 
 
-def _listed(source: str) -> SourceFiles:
+def _list_source(source: str) -> SourceFiles:
     filesystem, inner, uri = filesystem_of(source)
     info = filesystem.get_file_info(inner)
     if info.type == fs.FileType.NotFound:
@@ -442,14 +444,14 @@ def _compare(source_frame: DataFrame, copied_frame: DataFrame, what: str) -> int
     Raises:
         LanceError: The sides differ; the message names the column.
     """
-    source_sums, copy_sums = _sums(source_frame, source_frame), _sums(copied_frame, source_frame)
+    source_sums, copy_sums = _sum_up_rows(source_frame, source_frame), _sum_up_rows(copied_frame, source_frame)
     wrong = [name for name, value in source_sums.items() if value != copy_sums[name]]
     if wrong:
         raise LanceError(f"{what} differ: {', '.join(f'{n}: {copy_sums[n]} and {source_sums[n]}' for n in wrong)}")
     return int(source_sums["rows"])
 
 
-def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:
+def _sum_up_rows(frame: DataFrame, like: DataFrame) -> dict[str, int]:
     """The number of rows; and for each column the number of non-null values, and the sum of hashes if it has them."""
     from pyspark.sql import functions
 

@@ -90,7 +90,7 @@ class ConversionHistory:
             cleaned_up=last_batch.version if last_batch is not None and last_batch.number > len(transactions) else None,
         )
 
-    def left(self, files: SourceFiles, source: str, mode: str) -> tuple[list[str], bool]:
+    def find_files_to_convert(self, files: SourceFiles, source: str, mode: str) -> tuple[list[str], bool]:
         """The files that remain to be converted, and whether their first commit begins a conversion.
 
         Raises:
@@ -122,7 +122,7 @@ class ConversionHistory:
             return (left, False) if continues else (list(files.sizes), True)
         # Files of a table format disappear when their rows are written again, in other files.
         if changed or (deleted and (mode == "create" or (left and files.is_table))):
-            raise InvalidInputError(_changes(files, source, self.dataset.uri, changed, deleted))
+            raise InvalidInputError(_describe_changes(files, source, self.dataset.uri, changed, deleted))
         return left, False
 
     def properties(self, files: SourceFiles, names: Sequence[str], *, begins: bool, number: int) -> dict[str, str]:
@@ -144,7 +144,7 @@ class ConversionHistory:
         return _digest("\n".join([self.source, str(run), *(f"{name}\t{files.state(name)}" for name in names)]), 18)
 
 
-def _changes(files: SourceFiles, source: str, uri: str, changed: Sequence[str], deleted: int) -> str:
+def _describe_changes(files: SourceFiles, source: str, uri: str, changed: Sequence[str], deleted: int) -> str:
     """The message about files that were changed or deleted after they were converted."""
     if files.is_whole:
         return (

@@ -15,7 +15,7 @@ _NO_MERGE: Final = "CANNOT_MERGE_"
 """Start of the names of Spark's errors about schemas that differ; the class of the errors differs between sessions."""
 
 
-def merged_schema(reader: DataFrameReader, files: Sequence[str]) -> StructType:
+def merge_schemas(reader: DataFrameReader, files: Sequence[str]) -> StructType:
     """The columns of all files.
 
     Args:
@@ -48,11 +48,13 @@ def merged_schema(reader: DataFrameReader, files: Sequence[str]) -> StructType:
             middle = (fits + fails) // 2
             fits, fails = (middle, fails) if is_merged(middle) else (fits, middle)
         schemas = merge(fits), reader.parquet(files[fits]).schema
-        what = "; ".join(f"column {path!r} is {now}, and {before} before" for path, before, now in _changes(*schemas))
+        what = "; ".join(
+            f"column {path!r} is {now}, and {before} before" for path, before, now in _find_type_changes(*schemas)
+        )
         raise SchemaError(f"{files[fits]} does not fit the files before it: {what}") from error
 
 
-def _changes(before: DataType, now: DataType, path: str = "") -> Iterator[tuple[str, str, str]]:
+def _find_type_changes(before: DataType, now: DataType, path: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield the columns and fields of structs that have another type, each with its path and both types."""
     from pyspark.sql import types
 
@@ -61,6 +63,8 @@ def _changes(before: DataType, now: DataType, path: str = "") -> Iterator[tuple[
         for field in now:
             same = fields.get(field.name) or fields.get(field.name.lower())
             if same is not None:
-                yield from _changes(same.dataType, field.dataType, f"{path}.{field.name}" if path else field.name)
+                yield from _find_type_changes(
+                    same.dataType, field.dataType, f"{path}.{field.name}" if path else field.name
+                )
     elif before.simpleString() != now.simpleString():
         yield path, before.simpleString(), now.simpleString()

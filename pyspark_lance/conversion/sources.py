@@ -71,13 +71,13 @@ class SourceFiles:
         return f"{self.sizes[name]} {self.times.get(name, '')}"
 
 
-def foreign_files(source: str, form: Literal["delta", "iceberg"]) -> SourceFiles:
+def list_foreign_files(source: str, form: Literal["delta", "iceberg"]) -> SourceFiles:
     """The files of a table of another format.
 
     Raises:
         UnsupportedError: The library is not installed, or the files do not describe the table fully.
     """
-    return _delta(source) if form == "delta" else _iceberg(source)
+    return _list_delta_files(source) if form == "delta" else _list_iceberg_files(source)
 
 
 def filesystem_of(path: str) -> tuple[Any, str, str]:
@@ -87,7 +87,7 @@ def filesystem_of(path: str) -> tuple[Any, str, str]:
     return filesystem, inner, uri
 
 
-def _delta(source: str) -> SourceFiles:
+def _list_delta_files(source: str) -> SourceFiles:
     from pyspark.sql.types import StructType
 
     table = _library("deltalake", "delta").DeltaTable(source)
@@ -128,8 +128,8 @@ def _reject_deletion_vectors(table: Any, source: str) -> None:
         )
 
 
-def _iceberg(source: str) -> SourceFiles:
-    table = _library("pyiceberg.table", "iceberg").StaticTable.from_metadata(_newest_metadata(source))
+def _list_iceberg_files(source: str) -> SourceFiles:
+    table = _library("pyiceberg.table", "iceberg").StaticTable.from_metadata(_find_newest_metadata(source))
     tasks = list(table.scan().plan_files())
     if any(task.delete_files for task in tasks):
         raise UnsupportedError(f"{source}: delete files of Iceberg can only be read by Spark with Iceberg's jar")
@@ -155,7 +155,7 @@ def _iceberg(source: str) -> SourceFiles:
         }
         for task in tasks
     }
-    arrow = pa.schema([_without_uuids(field) for field in schema.as_arrow()])
+    arrow = pa.schema([_replace_uuids(field) for field in schema.as_arrow()])
     columns: Any = _with_ids(
         from_arrow(pa.schema([field.remove_metadata() for field in arrow])), pa.struct(list(arrow))
     )
@@ -182,21 +182,21 @@ def _partition_value(value: Any, kind: str, source: str) -> Any:
     raise UnsupportedError(f"{source}: partitions by a column of type {kind} cannot be read")
 
 
-def _without_uuids(field: pa.Field) -> pa.Field:
+def _replace_uuids(field: pa.Field) -> pa.Field:
     """A field with 16 bytes in place of each UUID, a type that Spark does not have."""
     kind: Any = field.type
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind):
         kind = pa.binary()
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_without_uuids(child) for child in kind])
+        kind = pa.struct([_replace_uuids(child) for child in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(_without_uuids(kind.key_field), _without_uuids(kind.item_field))
+        kind = pa.map_(_replace_uuids(kind.key_field), _replace_uuids(kind.item_field))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        kind = pa.list_(_without_uuids(kind.value_field))
+        kind = pa.list_(_replace_uuids(kind.value_field))
     return field.with_type(kind)
 
 
-def _newest_metadata(source: str) -> str:
+def _find_newest_metadata(source: str) -> str:
     """The metadata file with the highest number in the folder of an Iceberg table."""
     if source.endswith(".metadata.json"):
         return source

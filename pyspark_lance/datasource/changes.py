@@ -42,7 +42,7 @@ def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
     return True
 
 
-def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
+def choose_starting_version(options: SourceOptions, latest: LanceDataset) -> int:
     """The first version whose changes are read.
 
     Raises:
@@ -52,7 +52,7 @@ def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
     number, time = options.value("startingVersion"), options.value("startingTimestamp")
     if number is None and time is None:
         raise InvalidInputError("a change feed needs option startingVersion or startingTimestamp")
-    first = max(1, options.integer("startingVersion") or 0) if time is None else _first_since(options, latest)
+    first = max(1, options.integer("startingVersion") or 0) if time is None else _find_first_since(options, latest)
     if first > latest.version:
         name, start_value = ("startingVersion", number) if time is None else ("startingTimestamp", time)
         raise VersionNotFoundError(
@@ -62,7 +62,7 @@ def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
     return first
 
 
-def ending_version(options: SourceOptions, latest: LanceDataset) -> int:
+def choose_ending_version(options: SourceOptions, latest: LanceDataset) -> int:
     """The last version whose changes are read; the latest unless an option gives another version."""
     if options.value("endingTimestamp") is not None:
         return latest.version_as_of(options.moment("endingTimestamp"))
@@ -70,7 +70,7 @@ def ending_version(options: SourceOptions, latest: LanceDataset) -> int:
     return latest.version if last is None else last
 
 
-def _first_since(options: SourceOptions, latest: LanceDataset) -> int:
+def _find_first_since(options: SourceOptions, latest: LanceDataset) -> int:
     """The first version that was committed at a time or later."""
     moment = options.moment("startingTimestamp")
     oldest: int = latest.version_refs()[0]["version"]

@@ -118,7 +118,7 @@ class WatchedColumns:
             return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
         later = [
             later_version
-            for later_version in (end, self._planned(options))
+            for later_version in (end, self._open_planned_version(options))
             if later_version is not None and self.fits(later_version)
         ]
         until = max((later_version.version for later_version in later), default=dataset.version)
@@ -131,7 +131,7 @@ class WatchedColumns:
                 left = [fragment for fragment in left if fragment not in intact]
             if not left:
                 return reads
-        return [*reads, self._without(options, dataset, left, until)]
+        return [*reads, self._read_moved_fragments(options, dataset, left, until)]
 
     def _between(self, options: SourceOptions, version: int, until: int) -> Iterator[LanceDataset]:
         """Yield the versions between two that have all columns."""
@@ -143,14 +143,14 @@ class WatchedColumns:
             if self.fits(dataset):
                 yield dataset
 
-    def _planned(self, options: SourceOptions) -> LanceDataset | None:
+    def _open_planned_version(self, options: SourceOptions) -> LanceDataset | None:
         """The version for which the query was planned; None if it was cleaned up."""
         try:
             return version_at(options, self.version)
         except LanceError:
             return None
 
-    def _without(
+    def _read_moved_fragments(
         self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], until: int
     ) -> FragmentRead:
         """The read of fragments that no later version has unchanged.
@@ -169,7 +169,7 @@ class WatchedColumns:
         numbers = {number for _, number in then.values()}
         for name in lacking:
             is_changed = name in then or self.columns[name][1] in numbers
-            if is_changed or not _began_as_null(options, name, dataset.version, until):
+            if is_changed or not _was_added_as_null(options, name, dataset.version, until):
                 raise LanceError(
                     f"rows of version {dataset.version} of {options.uri} were moved before column {name!r} was added "
                     f"or changed, so that their values in it are not known. {RESTART}; startingVersion="
@@ -200,7 +200,7 @@ def _is_intact(later: LanceDataset, fragment: LanceFragment) -> bool:
     return now is not None and now.metadata.num_rows == fragment.metadata.num_rows
 
 
-def _began_as_null(options: SourceOptions, name: str, version: int, until: int) -> bool:
+def _was_added_as_null(options: SourceOptions, name: str, version: int, until: int) -> bool:
     """Whether the version that added a column, one of those after `version` up to `until`, gave it no values."""
     before = version_at(options, version)
     for number in range(version + 1, until + 1):

@@ -15,7 +15,7 @@ import lance_core
 from lance_core import Commit, FileOptions, LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
-from pyspark_lance.engine.lexing import in_lance_sql
+from pyspark_lance.engine.lexing import translate_strings
 from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
@@ -237,7 +237,7 @@ class SourceOptions:
             cluster=False,  # a data source cannot move rows between tasks
             vector_columns=self._widths(),
             schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
-            replace_where=None if condition is None else in_lance_sql(condition),
+            replace_where=None if condition is None else translate_strings(condition),
             assume_utc=self.assume_utc,
             partition_by=self.names("partition_by"),
             partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the three

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from pyspark_lance.changing.key_merge import KeyMergeJob
-from pyspark_lance.datasource.changes import check_feed_options, ending_version, starting_version
+from pyspark_lance.datasource.changes import check_feed_options, choose_ending_version, choose_starting_version
 from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import FeedPartition, RejectedStreamReader, StreamReader, StreamWriter
@@ -98,13 +98,13 @@ class DefaultSource(DataSource):
         dataset = self._options.open(self._version)
         self._has_own_schema = False
         if self._options.boolean("readChangeFeed"):
-            dataset = self._fixed(self._at_end(dataset))
+            dataset = self._fix_version(self._at_end(dataset))
             return feed_schema(dataset, self._options.names("columns"), self._options.blob_handling)
-        self._fixed(dataset)
+        self._fix_version(dataset)
         self._condition(dataset)  # so that a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
 
-    def _fixed(self, dataset: LanceDataset) -> LanceDataset:
+    def _fix_version(self, dataset: LanceDataset) -> LanceDataset:
         """A version that is read from here on.
 
         Raises:
@@ -116,7 +116,7 @@ class DefaultSource(DataSource):
 
     def _at_end(self, dataset: LanceDataset) -> LanceDataset:
         """The last version whose changes are read; the latest for a stream, which has no option for it."""
-        last = ending_version(self._options, dataset) if self._version is None else self._version
+        last = choose_ending_version(self._options, dataset) if self._version is None else self._version
         return dataset if last == dataset.version else dataset.checkout_version(last)
 
     @plain_errors()
@@ -132,12 +132,12 @@ class DefaultSource(DataSource):
     def _feed(self, schema: StructType, parallelism: int) -> ChangeFeed:
         """The changes between the versions that the options name."""
         latest = self._options.open()
-        first, dataset = starting_version(self._options, latest), self._at_end(latest)
+        first, dataset = choose_starting_version(self._options, latest), self._at_end(latest)
         if dataset.version < first:
             raise InvalidInputError(
                 f"option endingVersion: the last version is {dataset.version}, and the first one is {first}"
             )
-        self._fixed(dataset)
+        self._fix_version(dataset)
         return plan_feed(
             dataset,
             first - 1,
@@ -200,7 +200,7 @@ class DefaultSource(DataSource):
         return StreamWriter(self._options, batch_schema(schema), overwrite=overwrite)
 
     def _plan(self, schema: StructType) -> ReadPlan:
-        dataset = self._fixed(self._options.open(self._version))
+        dataset = self._fix_version(self._options.open(self._version))
         return plan_read(
             dataset,
             schema,

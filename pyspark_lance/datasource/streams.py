@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
 
 from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
-from pyspark_lance.datasource.changes import starting_version
+from pyspark_lance.datasource.changes import choose_starting_version
 from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
 from pyspark_lance.datasource.offsets import (
     RESTART,
@@ -195,7 +195,7 @@ class StreamReader(DataSourceStreamReader):
         if self._starting == "latest":
             return dict(START) if latest is None else offset_at(latest)
         if latest is not None and self._feed is not None:
-            return {"version": starting_version(self._options, latest) - 1}
+            return {"version": choose_starting_version(self._options, latest) - 1}
         first, last = max(1, self._options.integer("startingVersion") or 0), 0 if latest is None else latest.version
         if first > last:
             raise VersionNotFoundError(
@@ -260,7 +260,7 @@ class StreamReader(DataSourceStreamReader):
         parts: list[InputPartition] = []
         read_fragments = ReadFragments.at(start) if first else None
         for version in range(first + 1, last + 1):
-            parts += self._added(version, dataset, read_fragments)
+            parts += self._read_added(version, dataset, read_fragments)
             read_fragments = None
         return parts
 
@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader):
         feed = replace(feed, expected=expected)
         return [FeedPartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
 
-    def _added(self, version: int, end: LanceDataset, read: ReadFragments | None) -> list[InputPartition]:
+    def _read_added(self, version: int, end: LanceDataset, read: ReadFragments | None) -> list[InputPartition]:
         """The fragments that a version added.
 
         Args:

@@ -18,7 +18,7 @@ from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.engine.sessions import parallelism_of, reject_memory
-from pyspark_lance.types.column_names import case_sensitive, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, respell_path
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def create_scalar_index(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if isinstance(column, str) and not case_sensitive(spark):
-        column = spelled_path(dataset.schema, column)
+        column = respell_path(dataset.schema, column)
     job = str(uuid.uuid4())[:_JOB_CHARACTERS]
     build = _Build(
         job=job,
@@ -83,7 +83,7 @@ def create_scalar_index(
         replace=replace,
         arguments=arguments,
         storage_options=dict(storage_options or {}),
-        groups=_groups(dataset, TASKS_PER_CORE * parallelism_of(spark)),
+        groups=_group_fragments(dataset, TASKS_PER_CORE * parallelism_of(spark)),
     )
     failed = True
     try:
@@ -104,7 +104,7 @@ def create_scalar_index(
         raise
 
 
-def _groups(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
+def _group_fragments(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
     """The ids of the fragments, in groups with similar numbers of rows."""
     fragments = dataset.get_fragments()
     rows = sum(fragment.physical_rows for fragment in fragments)

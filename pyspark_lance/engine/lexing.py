@@ -65,7 +65,7 @@ def lexemes(statement: str) -> Iterator[tuple[str, str, int]]:
         at = end
 
 
-def without_comments(statement: str) -> str:
+def blank_comments(statement: str) -> str:
     """A statement whose comments, and other white space, are replaced by blanks; everything else keeps its position.
 
     Raises:
@@ -107,14 +107,14 @@ def string_value(text: str, *, escapes: bool = True) -> str:
         return text[2:-1]
     quote = text[0] * 2
     pattern = rf"{_ESCAPE}|{quote}" if escapes else quote
-    return re.sub(pattern, lambda match: text[0] if match[0] == quote else _unescaped(match[0]), text[1:-1])
+    return re.sub(pattern, lambda match: text[0] if match[0] == quote else _unescape(match[0]), text[1:-1])
 
 
 _ESCAPE: Final = r"\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|[\s\S])"
 _CHARACTERS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def _unescaped(escape: str) -> str:
+def _unescape(escape: str) -> str:
     r"""The character of an escape, by the rules of Spark's parser; `\%` and `\_` are left to LIKE."""
     mark, digits = escape[1], escape[2:]
     if not digits:
@@ -122,7 +122,7 @@ def _unescaped(escape: str) -> str:
     return chr(int(digits, 16)) if mark in "uU" else chr(int(escape[1:], 8))
 
 
-def with_strings(condition: str, change: Callable[[str], str], *, escapes: bool = True) -> str:
+def replace_strings(condition: str, change: Callable[[str], str], *, escapes: bool = True) -> str:
     """A condition in which each string is replaced, by a function of the characters that it stands for."""
     parts = (
         change(string_value(text, escapes=escapes)) if kind == "string" else text
@@ -131,7 +131,7 @@ def with_strings(condition: str, change: Callable[[str], str], *, escapes: bool 
     return "".join(parts)
 
 
-def in_lance_sql(condition: str, *, escapes: bool = True) -> str:
+def translate_strings(condition: str, *, escapes: bool = True) -> str:
     """A condition whose strings mean in Lance's SQL, which has no escapes, what they mean in Spark SQL.
 
     Args:
@@ -140,7 +140,7 @@ def in_lance_sql(condition: str, *, escapes: bool = True) -> str:
     """
     if "\\" not in condition and not re.search(r"\b[rR]['\"]", condition):
         return condition
-    return with_strings(condition, lambda value: "'" + value.replace("'", "''") + "'", escapes=escapes)
+    return replace_strings(condition, lambda value: "'" + value.replace("'", "''") + "'", escapes=escapes)
 
 
 def _behind_comment(statement: str, start: int) -> int:

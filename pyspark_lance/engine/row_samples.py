@@ -52,7 +52,7 @@ def string_bytes_read(frame: DataFrame) -> int | None:
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 
     try:
-        averages = [_sampled(frame, leaf, strings) for leaf, strings in _relations(frame)]
+        averages = [_sample_relation(frame, leaf, strings) for leaf, strings in _relations(frame)]
     except Py4JJavaError:
         raise
     except (Py4JError, AttributeError, TypeError):
@@ -93,7 +93,7 @@ def _items(scala_sequence: Any) -> Iterable[Any]:
     return [scala_sequence.apply(i) for i in range(scala_sequence.length())]
 
 
-def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
+def _sample_relation(frame: Any, leaf: Any, strings: list[Any]) -> int:
     """The average bytes of the strings of a relation's first rows; 0 without rows."""
     from pyspark.sql import functions
 
@@ -111,7 +111,7 @@ def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
         rows = run_job(session, partial(lengths.take, count))
         return sum(sum(row) for row in rows) // len(rows) if rows else 0
 
-    return _settled(average, _rows_at_once(session, leaf))
+    return _sample_until_settled(average, _rows_at_once(session, leaf))
 
 
 def _rows_at_once(session: Any, leaf: Any) -> int:
@@ -121,7 +121,7 @@ def _rows_at_once(session: Any, leaf: Any) -> int:
     return 0 if setting is None else int(session.conf.get(setting))
 
 
-def _settled(average: Callable[[int], int], at_once: int) -> int:
+def _sample_until_settled(average: Callable[[int], int], at_once: int) -> int:
     """The average of enough rows: more are sampled while rows are long and each sample at least halves the average."""
     count, row_bytes = _ROWS, average(_ROWS)
     while row_bytes > _LONG and count < _MOST_ROWS:

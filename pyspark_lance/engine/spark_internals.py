@@ -27,7 +27,7 @@ def is_classic(frame: DataFrame) -> bool:
     return any(kind.__module__.startswith("pyspark.sql.classic.") for kind in type(frame).__mro__)
 
 
-def in_place_of(full: DataFrame, less: DataFrame) -> DataFrame | None:
+def substitute_frame(full: DataFrame, less: DataFrame) -> DataFrame | None:
     """A frame with the columns of `less`, to which references to the columns of `full` resolve by name.
 
     Args:
@@ -35,16 +35,16 @@ def in_place_of(full: DataFrame, less: DataFrame) -> DataFrame | None:
         less: A frame with some of the columns of `full`, each once.
     """
     if not is_classic(full):
-        return _in_place_over_connect(full, less)
+        return _substitute_over_connect(full, less)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with classic sessions
 
     try:
-        return _in_place(full, less)
+        return _substitute_on_classic(full, less)
     except (Py4JError, AttributeError, TypeError):
         return None
 
 
-def _in_place(full: Any, less: Any) -> DataFrame:
+def _substitute_on_classic(full: Any, less: Any) -> DataFrame:
     session = full.sparkSession
     jvm = session.sparkContext._jvm  # noqa: SLF001 - see the module
     sql = jvm.org.apache.spark.sql
@@ -67,7 +67,7 @@ def _in_place(full: Any, less: Any) -> DataFrame:
     return kind(sql.classic.Dataset.ofRows(session._jsparkSession, projection), session)  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
 
 
-def _in_place_over_connect(full: Any, less: Any) -> DataFrame | None:
+def _substitute_over_connect(full: Any, less: Any) -> DataFrame | None:
     plan: Any = getattr(less, "_plan", None)
     other: Any = getattr(full, "_plan", None)
     if not hasattr(plan, "_root_plan_id") or not hasattr(other, "_root_plan_id"):
@@ -76,7 +76,7 @@ def _in_place_over_connect(full: Any, less: Any) -> DataFrame | None:
     return less  # type: ignore[no-any-return]
 
 
-def needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[list[str], bool] | None:
+def find_needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[list[str], bool] | None:
     """Columns of a classic frame that a frame made from it by one step needs; None if that cannot be determined.
 
     Returns:
@@ -128,9 +128,9 @@ def called_function(column: Column) -> tuple[str, list[Column]] | None:
         if _kind(node) != "UnresolvedFunction":
             return None
         if not hasattr(column, "_jc"):
-            return str(node._name).lower(), [_made_of(column, argument) for argument in node._args]  # noqa: SLF001 - see the module
+            return str(node._name).lower(), [_make_column(column, argument) for argument in node._args]  # noqa: SLF001 - see the module
         arguments = node.arguments()
-        columns = [_made_of(column, arguments.apply(i)) for i in range(arguments.length())]
+        columns = [_make_column(column, arguments.apply(i)) for i in range(arguments.length())]
         return str(node.functionName()).lower(), columns
     except (AttributeError, TypeError):
         return None
@@ -166,9 +166,9 @@ def names_of_column(column: Column) -> list[str] | None:
     node: Any = _node(column)
     parts = [] if call is None else call[1]
     if call is None and _kind(node) == "Cast":
-        parts = [_made_of(column, node.child())]
+        parts = [_make_column(column, node.child())]
     elif call is None and _kind(node) == "CastExpression":
-        parts = [_made_of(column, node._expr)]  # noqa: SLF001 - see the module
+        parts = [_make_column(column, node._expr)]  # noqa: SLF001 - see the module
     elif call is None and _kind(node) not in ("Literal", "LiteralExpression"):
         return None
     part_names = [names_of_column(part) for part in parts]
@@ -177,7 +177,7 @@ def names_of_column(column: Column) -> list[str] | None:
     )
 
 
-def _made_of(column: Any, node: Any) -> Column:
+def _make_column(column: Any, node: Any) -> Column:
     """Another column of the same kind, made from a node."""
     if not hasattr(column, "_jc"):
         return type(column)(node)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.extension_types import empty_table, storage_type
-from pyspark_lance.engine.lexing import in_lance_sql
+from pyspark_lance.engine.lexing import translate_strings
 from pyspark_lance.keys.equality import collation
 
 ON_FRAME: Final = "put the condition on the DataFrame instead, by .where(...), which compares as Spark does"
@@ -61,7 +61,7 @@ def comparable_filter(
         )
     condition = given_filter
     if isinstance(given_filter, str):
-        condition = dataset.parse_filter(in_lance_sql(given_filter, escapes=escapes), assume_utc=assume_utc)
+        condition = dataset.parse_filter(translate_strings(given_filter, escapes=escapes), assume_utc=assume_utc)
     check_fits(what, condition, dataset.schema)
     check_condition(what, condition, dataset.schema, remedy)
     return condition
@@ -87,11 +87,11 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
         raise UnsupportedError(
             f"{what}: tasks of Spark do not compute {foreign_call[1]}, which needs DataFusion; {remedy}"
         )
-    for path in _collated(schema):
+    for path in _find_collated_paths(schema):
         try:
-            check_fits(what, condition, pa.schema([_hidden(field, path) for field in schema]))
+            check_fits(what, condition, pa.schema([_hide_values(field, path) for field in schema]))
         except InvalidInputError:
-            raise _rejected(what, ".".join(path), collation(_at(schema, path)), remedy) from None
+            raise _make_collation_error(what, ".".join(path), collation(_at(schema, path)), remedy) from None
 
 
 def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
@@ -107,20 +107,20 @@ def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
     """
     for field in fields:
         if collation(field) != _BINARY:
-            raise _rejected(what, field.name, collation(field), remedy)
+            raise _make_collation_error(what, field.name, collation(field), remedy)
 
 
-def _rejected(what: str, name: str, by: str, remedy: str) -> UnsupportedError:
+def _make_collation_error(what: str, name: str, by: str, remedy: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what}: column {name!r} has the collation {by}, by which only Spark itself compares; {remedy}"
     )
 
 
-def _collated(fields: Iterable[pa.Field], around: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _find_collated_paths(fields: Iterable[pa.Field], around: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Paths of the columns and fields of structs that have a collation."""
     for field in fields:
         if pa.types.is_struct(field.type):
-            yield from _collated(field.type, (*around, field.name))
+            yield from _find_collated_paths(field.type, (*around, field.name))
         elif collation(field) != _BINARY:
             yield (*around, field.name)
 
@@ -130,13 +130,13 @@ def _at(fields: pa.Schema | pa.StructType, path: tuple[str, ...]) -> pa.Field:
     return field if len(path) == 1 else _at(field.type, path[1:])
 
 
-def _hidden(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
+def _hide_values(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
     """A column in which the values at a path have the type that cannot be compared."""
     if field.name != path[0]:
         return field
     if len(path) == 1:
         return field.with_type(_OPAQUE)
-    return field.with_type(pa.struct([_hidden(child, path[1:]) for child in field.type]))
+    return field.with_type(pa.struct([_hide_values(child, path[1:]) for child in field.type]))
 
 
 def check_fits(what: str, condition: pc.Expression, schema: pa.Schema) -> None:

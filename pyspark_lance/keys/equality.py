@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
 from lance_core.extension_types import empty_table
-from pyspark_lance.keys.narrowing import narrowed_by_keys
+from pyspark_lance.keys.narrowing import narrow_by_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.spark_types import spark_view
@@ -80,16 +80,16 @@ def _is_rounded(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
 
-def normalized_keys(keys: pa.Table) -> pa.Table:
+def normalize_keys(keys: pa.Table) -> pa.Table:
     """Keys in a form in which equal keys are the same bytes; types and names stay."""
-    columns = [_normalized(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
+    columns = [_normalize_column(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=keys.schema)
 
 
-def _normalized(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def _normalize_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     kind = field.type
     if pa.types.is_floating(kind):
-        return pa.chunked_array([_normalized_floats(chunk) for chunk in column.chunks], type=kind)
+        return pa.chunked_array([_normalize_floats(chunk) for chunk in column.chunks], type=kind)
     name = collation(field)
     if name == _BINARY or not has_bytes(field):
         return column
@@ -103,21 +103,21 @@ def _normalized(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return strings.cast(kind)
 
 
-def _normalized_floats(array: pa.Array) -> pa.Array:
+def _normalize_floats(array: pa.Array) -> pa.Array:
     values = array.to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(values, array.type, mask=mask)
 
 
-def normalized_spark_keys(keys: pa.Table) -> pa.Table:
+def normalize_spark_keys(keys: pa.Table) -> pa.Table:
     """Keys in the types in which Spark compares them, in a form in which equal keys are the same bytes."""
     view = pa.schema([field.with_type(spark_view(field.type, field.name)) for field in keys.schema])
     convert = BatchConverter(keys.schema, view, exact=False)
-    return normalized_keys(pa.Table.from_batches(map(convert, keys.to_batches()), view))
+    return normalize_keys(pa.Table.from_batches(map(convert, keys.to_batches()), view))
 
 
-def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def join_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table that have one of the keys. A key that contains a null equals no other key.
 
     Args:
@@ -132,18 +132,20 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
     fields = [field.with_nullable(True) for field in dataset.schema if field.name in keys.column_names]
     on = [field.name for field in fields]
     extra = [name for name in keys.column_names if name not in on]
-    key_columns = _of_fields(keys, fields)
-    table = _joined_columns(normalized_spark_keys(key_columns), keys.select(extra))
-    condition = narrowed_by_keys(dataset, key_columns.select(exact_keys(fields)))
+    key_columns = _select_fields(keys, fields)
+    table = _join_columns(normalize_spark_keys(key_columns), keys.select(extra))
+    condition = narrow_by_keys(dataset, key_columns.select(exact_keys(fields)))
     rows = dataset.scanner(columns=[*on, *about], filter=condition).to_reader()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in rows:
             part = pa.Table.from_batches([batch])
-            yield from _joined_columns(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
+            yield from _join_columns(
+                normalize_spark_keys(_select_fields(part, fields)), part.select(about)
+            ).to_batches()
 
-    empty = _joined_columns(
-        normalized_spark_keys(_of_fields(empty_table(rows.schema), fields)), empty_table(rows.schema).select(about)
+    empty = _join_columns(
+        normalize_spark_keys(_select_fields(empty_table(rows.schema), fields)), empty_table(rows.schema).select(about)
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -152,11 +154,11 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
     yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
 
 
-def _of_fields(table: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
+def _select_fields(table: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
     """The columns of some fields, cast to their types, with their metadata."""
     return pa.Table.from_arrays([table.column(f.name).cast(f.type) for f in fields], schema=pa.schema(fields))
 
 
-def _joined_columns(left: pa.Table, right: pa.Table) -> pa.Table:
+def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     schema = pa.schema([*left.schema, *right.schema])
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)

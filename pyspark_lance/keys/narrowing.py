@@ -50,7 +50,7 @@ class Narrowed:
     is_exact: bool = False
 
 
-def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | None:
+def narrow_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | None:
     """A condition that is true for all rows with one of some keys; None if no index can use it.
 
     Args:
@@ -58,12 +58,14 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
         keys: The keys, in the table's types.
     """
     conditions = [
-        _condition(dataset, name, keys.column(name)) for name in _indexed(dataset, keys.column_names) if keys.num_rows
+        _condition(dataset, name, keys.column(name))
+        for name in _find_indexed(dataset, keys.column_names)
+        if keys.num_rows
     ]
     return _all_of(conditions)
 
 
-def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
+def collect_few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
     """The keys of a source that has few rows compared with the table, in the columns that can be looked up.
 
     One Spark job collects the keys; it also computes a source that is to be cached.
@@ -76,7 +78,7 @@ def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.
     Returns:
         The keys; None if the source is not small, or no column can be looked up.
     """
-    names = [name for name in _comparable(on, source) if _kind(dataset.schema.field(name).type) is not None]
+    names = [name for name in _select_comparable(on, source) if _kind(dataset.schema.field(name).type) is not None]
     most = min(_MEMBERS, dataset.count_rows() // _ROWS_PER_MEMBER)
     if not names or not most:
         return None
@@ -84,7 +86,7 @@ def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.
     return keys if keys.num_rows <= most else None
 
 
-def narrowed_by_frame(
+def narrow_by_frame(
     dataset: LanceDataset, on: Sequence[str], source: DataFrame, keys: pa.Table | None = None
 ) -> Narrowed:
     """A condition that is true for all rows with a key of a DataFrame.
@@ -93,14 +95,14 @@ def narrowed_by_frame(
         dataset: The version.
         on: The columns of the key.
         source: The frame.
-        keys: The result of `few_keys`. If it is None and the table has an index, the driver collects the least and the
-            greatest key, or all keys if they are few.
+        keys: The result of `collect_few_keys`. If it is None and the table has an index, the driver collects the least
+            and the greatest key, or all keys if they are few.
     """
     from pyspark.sql import functions
 
-    indexed = _indexed(dataset, _comparable(on, source))
+    indexed = _find_indexed(dataset, _select_comparable(on, source))
     if keys is not None and (len(keys) <= _FEW or not indexed):
-        return _narrowed(dataset, on, keys) if keys.nbytes <= _MEMBER_BYTES else Narrowed()
+        return _narrow_by_values(dataset, on, keys) if keys.nbytes <= _MEMBER_BYTES else Narrowed()
     if not indexed:
         return Narrowed()
     names = [quoted(name) for name in indexed]
@@ -108,7 +110,7 @@ def narrowed_by_frame(
     most = [functions.max(name).alias(f"most{i}") for i, name in enumerate(names)]
     bounds = source.agg(functions.count(functions.lit(1)).alias("rows"), *least, *most).toArrow()
     if bounds.column("rows")[0].as_py() <= _FEW:
-        return _narrowed(dataset, on, source.select(*names).distinct().toArrow())
+        return _narrow_by_values(dataset, on, source.select(*names).distinct().toArrow())
     ends = [
         pa.chunked_array(bounds.column(f"{end}{i}").chunk(0) for end in ("least", "most")) for i in range(len(indexed))
     ]
@@ -116,19 +118,19 @@ def narrowed_by_frame(
     return Narrowed(condition=_all_of(conditions))
 
 
-def _comparable(on: Sequence[str], source: DataFrame) -> list[str]:
+def _select_comparable(on: Sequence[str], source: DataFrame) -> list[str]:
     """The columns without a collation: strings that are equal by a collation may have different bytes."""
     kinds = {name: source.schema[name].dataType.simpleString() for name in on}
     return [name for name, kind in kinds.items() if kind.partition(" ")[0] != "string" or kind == "string"]
 
 
-def _narrowed(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narrowed:
+def _narrow_by_values(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narrowed:
     """The condition that each column of the key has one of the source's values."""
     conditions = [_condition(dataset, name, keys.column(name), most=_MEMBERS) for name in keys.column_names]
     return Narrowed(condition=_all_of(conditions), is_exact=len(on) == 1 and conditions[0] is not None)
 
 
-def _indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:
+def _find_indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:
     """Columns of the key that have an index."""
     indexed = {name for name, kinds in dataset.index_kinds.items() if not kinds.isdisjoint(_INDICES)}
     return [name for name in on if name in indexed and _kind(dataset.schema.field(name).type) is not None]

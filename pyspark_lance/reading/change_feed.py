@@ -23,10 +23,10 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
 from pyspark_lance.keys.collations import comparable_filter
-from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
+from pyspark_lance.reading.plan import checked_blob_handling, split_batch
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import ConverterTo
-from pyspark_lance.types.column_names import case_sensitive, names_of, quoted, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, names_of, quoted, respell_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ChangeFeed:
         convert = ConverterTo(self.expected, exact=False)
         for task in tasks:
             for batch in task.to_batches(dataset):
-                for part in parts_of_batch(batch):
+                for part in split_batch(batch):
                     yield convert(part)
 
 
@@ -160,8 +160,10 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
     exact, in_utc, escapes = case_sensitive(spark), is_utc(session_zone(spark)), has_escapes(spark)
     names = feed_columns(dataset, columns, case_sensitive=exact)
-    key = _spelled(dataset, names_of("key", key), exact=exact)
-    updates_of = None if updates_of is None else _spelled(dataset, names_of("updates_of", updates_of), exact=exact)
+    key = _respell_names(dataset, names_of("key", key), exact=exact)
+    updates_of = (
+        None if updates_of is None else _respell_names(dataset, names_of("updates_of", updates_of), exact=exact)
+    )
     condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_SPLIT)
     feed_names = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates
@@ -180,11 +182,11 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         parallelism=parallelism_of(spark),
     )
     if split_updates:
-        return _split(feed_frame(spark, feed)).select(*map(quoted, feed_names))
+        return _split(read_feed(spark, feed)).select(*map(quoted, feed_names))
     if not pairs:
-        return feed_frame(spark, feed)
+        return read_feed(spark, feed)
     has_updates = any(task.change_type == "update_postimage" for some in feed.tasks for task in some)
-    frame = _paired(spark, feed, key) if has_updates else feed_frame(spark, feed)
+    frame = _pair_updates(spark, feed, key) if has_updates else read_feed(spark, feed)
     return frame.select(*map(quoted, feed_names))
 
 
@@ -197,13 +199,13 @@ def _split(frame: DataFrame) -> DataFrame:
     return frame.withColumn(FEED_COLUMNS[0], split.otherwise(kind))
 
 
-def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
+def _pair_updates(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
     """Pair the images of updated rows: two images with the same key are an update, others a delete and an insert."""
     from pyspark.sql import functions
 
     columns = [name for name in feed.schema.names if name != ROW_ID]
     unpaired_feed, after = feed.of_kinds("insert", "delete"), feed.of_kinds("update_postimage")
-    old, new = feed_frame(spark, feed.of_kinds("update_preimage")), feed_frame(spark, after)
+    old, new = read_feed(spark, feed.of_kinds("update_preimage")), read_feed(spark, after)
 
     def pair_rows(rows: DataFrame, with_rows: DataFrame, moved: str, same: str | None) -> DataFrame:
         other_columns = [functions.col(quoted(name)).alias(f"{_OTHER}{i}") for i, name in enumerate((ROW_ID, *key))]
@@ -216,7 +218,7 @@ def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFr
             both.withColumn(FEED_COLUMNS[0], kind).where(f"{FEED_COLUMNS[0]} is not null").select(*map(quoted, columns))
         )
 
-    frames = [feed_frame(spark, unpaired_feed).select(*map(quoted, columns))] if unpaired_feed.tasks else []
+    frames = [read_feed(spark, unpaired_feed).select(*map(quoted, columns))] if unpaired_feed.tasks else []
     frames += [pair_rows(old, new, "delete", None), pair_rows(new, old, "insert", "update_postimage")]
     return reduce(lambda frame, other: frame.unionByName(other), frames)
 
@@ -232,7 +234,7 @@ def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     table_columns = dataset.schema.names
     names = table_columns if columns is None else names_of("columns", columns)
-    names = _spelled(dataset, names, exact=case_sensitive)
+    names = _respell_names(dataset, names, exact=case_sensitive)
     # The plan rejects the table's own column with such a name: the values of the feed would take the place of its own.
     names = [name for name in names if name not in FEED_COLUMNS or name in table_columns]
     odd = [name for name in names if name not in (*table_columns, ROW_ID)]
@@ -243,9 +245,9 @@ def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     return names
 
 
-def _spelled(dataset: LanceDataset, names: Iterable[str], *, exact: bool) -> list[str]:
+def _respell_names(dataset: LanceDataset, names: Iterable[str], *, exact: bool) -> list[str]:
     """Names in the table's spelling, unless case matters; unknown names stay as they are."""
-    return [name if exact or name == ROW_ID else spelled_path(dataset.schema, name) for name in names]
+    return [name if exact or name == ROW_ID else respell_path(dataset.schema, name) for name in names]
 
 
 def feed_schema(dataset: LanceDataset, columns: Sequence[str] | None, blob_handling: str | None) -> StructType:
@@ -300,12 +302,12 @@ def plan_feed(
         version=dataset.version,
         schema=plan.schema,
         expected=to_arrow(spark_schema(plan.schema)),
-        tasks=grouped(plan.tasks, parallelism),
+        tasks=group_tasks(plan.tasks, parallelism),
         storage_options=storage_options,
     )
 
 
-def grouped(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[ChangeTask, ...], ...]:
+def group_tasks(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[ChangeTask, ...], ...]:
     """Parts of a feed grouped by Spark task, in order; there are fewer tasks than run at once if the rows are few."""
     rows = sum(task.num_rows for task in tasks)
     share = max(-(-rows // parallelism), _LEAST_ROWS) if rows <= parallelism * _TASK_ROWS else _TASK_ROWS
@@ -320,7 +322,7 @@ def grouped(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[Change
     return tuple(map(tuple, task_groups))
 
 
-def feed_frame(spark: SparkSession, feed: ChangeFeed) -> DataFrame:
+def read_feed(spark: SparkSession, feed: ChangeFeed) -> DataFrame:
     """The frame of a feed."""
     schema = spark_schema(feed.schema)
     if not feed.tasks:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import is_plain, without_comments
+from pyspark_lance.engine.lexing import blank_comments, is_plain
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -50,7 +50,7 @@ class _NotPushed(Exception):  # noqa: N818 - no error: Spark evaluates the condi
     """A condition that is not pushed."""
 
 
-def pushed_filter(condition: str, schema: pa.Schema, alias: str | None = None) -> PushedFilter | None:
+def push_filter(condition: str, schema: pa.Schema, alias: str | None = None) -> PushedFilter | None:
     """The filter of a condition; None if no part of it can be pushed.
 
     Args:
@@ -58,28 +58,28 @@ def pushed_filter(condition: str, schema: pa.Schema, alias: str | None = None) -
         schema: The table's columns.
         alias: The name that qualifies the table's columns.
     """
-    tree = parsed_condition(condition)
+    tree = parse_condition(condition)
     if tree is None:
         return None
     for column in [node for node in tree.walk() if _kind(node) == "COLUMN"] if alias is not None else ():
         if len(column.parts) == 2 and column.table.lower() == (alias or "").lower():
             column.set("table", None)
-    return pushed_filter_of_tree(tree, schema)
+    return push_filter_of_tree(tree, schema)
 
 
-def parsed_condition(condition: str) -> Any:
+def parse_condition(condition: str) -> Any:
     """The tree of a condition in Spark SQL; None if its meaning depends on settings, or it cannot be parsed."""
     import sqlglot  # noqa: PLC0415 - takes a second, which reads without a condition save
 
     try:
         if not is_plain(condition):
             return None
-        return sqlglot.parse_one(without_comments(condition), read="spark")
+        return sqlglot.parse_one(blank_comments(condition), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return None
 
 
-def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> PushedFilter | None:
+def push_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> PushedFilter | None:
     """The filter of a parsed condition; None if no part of it can be pushed.
 
     Args:
@@ -94,12 +94,12 @@ def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) 
         columns = {name: field for name, field in columns.items() if field.name in named}
     expressions: list[pc.Expression] = []
     rest = 0
-    for part in _parts(tree, "AND"):
+    for part in _split_tree(tree, "AND"):
         if len(expressions) >= _MOST_PARTS:
             rest += 1
             continue
         try:
-            expressions.append(_translated(part, columns))
+            expressions.append(_translate_tree(part, columns))
         except _NotPushed:
             rest += 1
     return PushedFilter(filter=reduce(and_, expressions), is_exact=not rest) if expressions else None
@@ -109,7 +109,7 @@ def _kind(tree: Any) -> str:
     return type(tree).__name__.upper()
 
 
-def _parts(tree: Any, kind: str) -> list[Any]:
+def _split_tree(tree: Any, kind: str) -> list[Any]:
     """The conditions that AND or OR joins, in order; chains are deeper than Python recurses."""
     conditions, left = [], [tree]
     while left:
@@ -123,17 +123,17 @@ def _parts(tree: Any, kind: str) -> list[Any]:
     return conditions
 
 
-def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
+def _translate_tree(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     kind = _kind(tree)
     if kind == "PAREN":
-        return _translated(tree.this, columns)
+        return _translate_tree(tree.this, columns)
     if kind in ("AND", "OR"):
-        parts = _parts(tree, kind)
+        parts = _split_tree(tree, kind)
         if len(parts) > _MOST_PARTS:
             raise _NotPushed
-        return reduce(and_ if kind == "AND" else or_, [_translated(part, columns) for part in parts])
+        return reduce(and_ if kind == "AND" else or_, [_translate_tree(part, columns) for part in parts])
     if kind == "NOT":
-        return ~_translated(tree.this, columns)
+        return ~_translate_tree(tree.this, columns)
     if kind in _COMPARISONS:
         left, right = tree.this, tree.expression
         if _kind(left) != "COLUMN":
@@ -141,7 +141,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
         column = _column(left, columns)
         return _COMPARISONS[kind](pc.field(column.name), _value(right, column.type))
     if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
-        column = _column(_without_cast(tree.this, columns), columns)
+        column = _column(_strip_cast(tree.this, columns), columns)
         values = [_value(literal, column.type) for literal in tree.args["expressions"]]
         # Arrow's isin is false for null, where SQL's IN is null, as the comparison with a value is.
         whole = pc.field(column.name).isin(pa.array([value.as_py() for value in values], column.type))
@@ -155,7 +155,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     raise _NotPushed
 
 
-def _without_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
+def _strip_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
     """A column in a cast that keeps each value: Spark casts both sides of IN to one type of integers."""
     if _kind(tree) not in ("CAST", "TRYCAST") or _kind(tree.this) != "COLUMN":
         return tree

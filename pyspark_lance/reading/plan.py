@@ -28,7 +28,7 @@ from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.keys.collations import check_fits
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.column_names import names_of, spelled_path
+from pyspark_lance.types.column_names import names_of, respell_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ class ReadPlan:
         for scan in self._scans(dataset, pieces):
             if left is not None and left <= 0:
                 return
-            for batch in coalesced_batches(self._batches(dataset, scan, left)):
-                for part in parts_of_batch(batch):
+            for batch in coalesce_batches(self._batches(dataset, scan, left)):
+                for part in split_batch(batch):
                     yield convert(part)
                 if left is not None:
                     left -= batch.num_rows
@@ -141,7 +141,7 @@ class ReadPlan:
             yield from pieces
             return
         rows = max(1, dataset.count_rows())
-        most = max(1, _STEP_BYTES * rows // max(1, estimated_bytes(dataset, self.expected)))
+        most = max(1, _STEP_BYTES * rows // max(1, estimate_bytes(dataset, self.expected)))
         for piece in pieces:
             rows_of_fragment = _fragment(dataset, piece.fragment_id).metadata.num_rows
             if piece.is_whole and rows_of_fragment <= most:
@@ -249,7 +249,7 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
     return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
 
 
-def first_rows(
+def limit_tasks(
     dataset: LanceDataset, tasks: Iterable[tuple[FragmentRange, ...]], limit: int
 ) -> tuple[tuple[FragmentRange, ...], ...]:
     """The first tasks, shortened to a number of rows.
@@ -272,7 +272,7 @@ def first_rows(
     return tuple(first_tasks)
 
 
-def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
+def estimate_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     """An estimate of the bytes that some columns of a version take in Spark, without regard to filters.
 
     Columns of a fixed width are counted exactly; the rest of the files is divided equally among the others.
@@ -315,7 +315,7 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
         return spark_schema(dataset.schema)
     columns = names_of("columns", columns)
     if not case_sensitive:
-        columns = [path if path in _ABOUT_ROWS else spelled_path(dataset.schema, path) for path in columns]
+        columns = [path if path in _ABOUT_ROWS else respell_path(dataset.schema, path) for path in columns]
     return spark_schema(_project(dataset.schema, columns))
 
 
@@ -354,7 +354,7 @@ def split_into_tasks(
     pending: list[FragmentRange] = []
     task, start = 0, 0.0
     for size, end in zip(sizes, ends.tolist(), strict=True):
-        for number, first, last in _shares(start, end, share, tasks, whole_fragments=whole_fragments):
+        for number, first, last in _divide_fragment(start, end, share, tasks, whole_fragments=whole_fragments):
             if number != task and pending:
                 yield tuple(pending)
                 pending = []
@@ -369,7 +369,7 @@ def split_into_tasks(
         yield tuple(pending)
 
 
-def _shares(
+def _divide_fragment(
     start: float, end: float, share: float, tasks: int, *, whole_fragments: bool
 ) -> Iterator[tuple[int, float, float]]:
     """The tasks that a fragment from `start` to `end` belongs to, each with the part of it, from 0 to 1."""
@@ -412,7 +412,7 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
     return None if field is None else field.with_name(path).with_nullable(True)
 
 
-def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches, with small ones combined: each batch costs Spark and the worker as much as hundreds of rows."""
     pending: list[pa.RecordBatch] = []
     rows = num_bytes = 0
@@ -427,7 +427,7 @@ def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
         yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
 
 
-def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that are small enough for the JVM, which holds a whole part in memory."""
     per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import without_comments
-from pyspark_lance.engine.spark_internals import condition_sql, in_place_of, is_classic, needed_columns
-from pyspark_lance.reading.filter_pushdown import pushed_filter
+from pyspark_lance.engine.lexing import blank_comments
+from pyspark_lance.engine.spark_internals import condition_sql, find_needed_columns, is_classic, substitute_frame
+from pyspark_lance.reading.filter_pushdown import push_filter
 from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Scan:
         return replace(self, filter=condition if self.filter is None else self.filter & condition)
 
 
-def pruned(scan: Scan) -> DataFrame:
+def prune_frame(scan: Scan) -> DataFrame:
     """The frame of a scan, whose verbs read less."""
     plain = scan.frame(scan)
     return _make_pruned(plain, scan, plain, lambda: plain)
@@ -142,7 +142,7 @@ class _Pruned:
         if not is_classic(filtered_frame) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
         sql = condition_sql(filtered_frame) if is_classic(filtered_frame) else condition
-        pushed = None if sql is None else pushed_filter(sql, scan.dataset.schema)
+        pushed = None if sql is None else push_filter(sql, scan.dataset.schema)
         if pushed is None:
             return filtered_frame
         narrowed = scan.narrowed(pushed.filter)
@@ -219,7 +219,7 @@ class _Pruned:
 
     def _reading(self, scan: Scan) -> DataFrame | None:
         """A frame that replaces this one and reads another scan; None if this Spark does not allow that."""
-        less = in_place_of(self._lance.root, scan.frame(scan))
+        less = substitute_frame(self._lance.root, scan.frame(scan))
         if less is None or is_classic(less):
             return less
         return less.select(*[quoted(name) for name in scan.columns])
@@ -238,7 +238,7 @@ class _Pruned:
             projected_frame = verb(self._spark())
         except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, verb)
-        needs = None if self._is_cached else needed_columns(self, projected_frame)  # type: ignore[arg-type]  # it is a frame
+        needs = None if self._is_cached else find_needed_columns(self, projected_frame)  # type: ignore[arg-type]  # it is a frame
         if needs is None:
             return projected_frame
         names, unchanged = needs
@@ -275,7 +275,7 @@ def _knows(what: Any, columns: tuple[str, ...]) -> bool:
     import sqlglot  # noqa: PLC0415 - takes a second and is seldom needed
 
     try:
-        tree: Any = sqlglot.parse_one(without_comments(what), read="spark")
+        tree: Any = sqlglot.parse_one(blank_comments(what), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return False
     return all(len(column.parts) == 1 and column.name in columns for column in tree.find_all(sqlglot.exp.Column))

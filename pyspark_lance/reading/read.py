@@ -21,13 +21,13 @@ from pyspark_lance.reading.plan import (
     ReadPlan,
     check_read,
     checked_blob_handling,
-    estimated_bytes,
-    first_rows,
+    estimate_bytes,
+    limit_tasks,
     plan_read,
     plan_tasks,
     table_schema,
 )
-from pyspark_lance.reading.pruned_frame import Scan, pruned
+from pyspark_lance.reading.pruned_frame import Scan, prune_frame
 from pyspark_lance.types.column_names import case_sensitive
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def read_version(
         plan = plan_read(dataset, scan_schema, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
         return read_frame(spark, dataset, plan, scan_schema, limit=scan.limit)
 
-    return pruned(Scan(dataset=dataset, columns=tuple(schema.names), filter=condition, frame=frame))
+    return prune_frame(Scan(dataset=dataset, columns=tuple(schema.names), filter=condition, frame=frame))
 
 
 def read_frame(
@@ -157,11 +157,11 @@ def read_frame(
     """
     tasks = plan_tasks(dataset, plan, parallelism=parallelism_of(spark))
     if limit is not None and plan.filter is None:
-        tasks = first_rows(dataset, tasks, limit)
+        tasks = limit_tasks(dataset, tasks, limit)
     if not tasks or limit == 0:
         return spark.createDataFrame([], schema)
     count = len(tasks)
-    most = estimated_bytes(dataset, plan.expected)
+    most = estimate_bytes(dataset, plan.expected)
     row_count = limit if expected_rows is None else expected_rows
     if row_count is not None:
         most = most * row_count // max(row_count, dataset.count_rows(), 1)

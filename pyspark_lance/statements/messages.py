@@ -46,7 +46,7 @@ _MOST: Final = 5
 
 
 @contextlib.contextmanager
-def in_words_of_sql(sources: Sources) -> Iterator[None]:
+def translate_messages(sources: Sources) -> Iterator[None]:
     """Put the messages of Lance errors of a statement into the words of SQL.
 
     Args:
@@ -58,13 +58,13 @@ def in_words_of_sql(sources: Sources) -> Iterator[None]:
     try:
         yield
     except LanceError as error:
-        message = _spelled(str(error), sources)
+        message = _respell_message(str(error), sources)
         if message != str(error):
             error.args = (message, *error.args[1:])
         raise
 
 
-def _spelled(message: str, sources: Sources) -> str:
+def _respell_message(message: str, sources: Sources) -> str:
     for frame, name in sources.spelled.items():
         message = message.replace(frame, name)
     table_names = [name for uri, name in sources.finder.spelled.items() if uri in message]
@@ -73,10 +73,10 @@ def _spelled(message: str, sources: Sources) -> str:
     for pattern, words in _REMEDIES:
         remedy = words.replace("{table}", escaped).replace("{catalog}", escaped.partition(".")[0])
         message = re.sub(pattern, remedy, message)
-    return _UNRESOLVED.sub(lambda match: _suggesting(match, sources.columns), message)
+    return _UNRESOLVED.sub(lambda match: _complete_suggestions(match, sources.columns), message)
 
 
-def _suggesting(match: re.Match[str], columns: list[str]) -> str:
+def _complete_suggestions(match: re.Match[str], columns: list[str]) -> str:
     """The part of Spark's message that suggests columns, completed by columns of the tables that were not read."""
     suggestions = [suggestion for suggestion in (match["given"] or "").split(", ") if suggestion]
     missing_name = match["name"].rpartition(".")[2].strip("`").lower()

@@ -52,7 +52,7 @@ def names_lance(cursor: Cursor, finder: TableFinder) -> bool:
     return finder.catalog(first.value) is not None or second.kind == QUOTED
 
 
-def mentions_of(piece: str, finder: TableFinder) -> list[Mention]:
+def find_mentions(piece: str, finder: TableFinder) -> list[Mention]:
     """The names of Lance tables in a piece of a statement."""
     cursor = Cursor(piece)
     mentions = []
@@ -81,16 +81,16 @@ def reject_names_in_strings(cursor: Cursor, finder: TableFinder) -> None:
     """
     while not cursor.is_done:
         token = cursor.token()
-        if token.upper in _IN_STRINGS and cursor.sees("(") and _mentions_in(cursor.peek(1), finder):
+        if token.upper in _IN_STRINGS and cursor.sees("(") and _find_mentions_in_string(cursor.peek(1), finder):
             cursor.fail(_IN_STRINGS[token.upper], token)
-        if token.upper == "EXECUTE" and cursor.sees("IMMEDIATE") and _mentions_in(cursor.peek(1), finder):
+        if token.upper == "EXECUTE" and cursor.sees("IMMEDIATE") and _find_mentions_in_string(cursor.peek(1), finder):
             cursor.fail("the statement itself, without EXECUTE IMMEDIATE", token)
 
 
-def _mentions_in(token: Token, finder: TableFinder) -> list[Mention]:
+def _find_mentions_in_string(token: Token, finder: TableFinder) -> list[Mention]:
     """The names of Lance tables in a string."""
     try:
-        return mentions_of(token.value, finder) if token.kind == STRING else []
+        return find_mentions(token.value, finder) if token.kind == STRING else []
     except InvalidInputError:  # Spark reports the error
         return []
 

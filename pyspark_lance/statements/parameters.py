@@ -38,7 +38,7 @@ def parameters_in(text: str) -> list[tuple[int, int, str]]:
     return parameters
 
 
-def bound(
+def bind_parameters(
     text: str, params: Mapping[str, Any], spelled: Callable[[str, Any], str] | None = None
 ) -> list[tuple[int, int, str]]:
     """Start, end and literal of each parameter in a string.
@@ -59,7 +59,7 @@ def bound(
     return literals
 
 
-def replaced(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
+def replace_parts(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
     """A string with some parts replaced; None stands for blanks.
 
     Args:
@@ -105,7 +105,7 @@ def literal(name: str, value: Any) -> str:
         return f"x'{bytes.hex(value)}'"
     if isinstance(value, dt.datetime):
         kind = "timestamp" if value.tzinfo is None else "timestamp_ltz"
-        return f"cast('{dt.datetime.isoformat(_with_zone(name, value), sep=' ')}' as {kind})"
+        return f"cast('{dt.datetime.isoformat(_add_zone(name, value), sep=' ')}' as {kind})"
     if isinstance(value, dt.date):
         return f"date'{dt.date.isoformat(value)}'"
     raise InvalidInputError(
@@ -114,7 +114,7 @@ def literal(name: str, value: Any) -> str:
     )
 
 
-def _with_zone(name: str, value: dt.datetime) -> dt.datetime:
+def _add_zone(name: str, value: dt.datetime) -> dt.datetime:
     """A time with its zone; a time without a zone gets the zone of the process, as in queries, where Spark binds it.
 
     If TIMESTAMP is TIMESTAMP_NTZ in the session, Spark ignores the zone.
@@ -138,6 +138,6 @@ def is_in_zone(name: str, value: dt.datetime, zone: str) -> bool:
     """Whether a time without a zone is the same time in the zone of this process and in another one."""
     try:
         tzinfo = dt.UTC if is_utc(zone) else zoneinfo.ZoneInfo(zone)
-        return dt.datetime.replace(value, tzinfo=tzinfo).timestamp() == _with_zone(name, value).timestamp()
+        return dt.datetime.replace(value, tzinfo=tzinfo).timestamp() == _add_zone(name, value).timestamp()
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OverflowError):
         return False

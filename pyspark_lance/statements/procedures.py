@@ -28,7 +28,7 @@ from pyspark_lance.distributed.indices import create_scalar_index
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements.context import Context, Statement
 from pyspark_lance.statements.names import Mention, names_lance, read_mention
-from pyspark_lance.statements.run_tables import list_table, new_table, spelled_column
+from pyspark_lance.statements.run_tables import list_table, new_table, respell_column
 from pyspark_lance.statements.tokens import Cursor, Piece
 from pyspark_lance.types.column_names import quoted
 
@@ -129,7 +129,7 @@ def run(context: Context, *, catalog: str, verb: str, table: Piece, pieces: Mapp
     signed = dataset.optimize.compact_files if verb == "compact" else function
     arguments = _bind(f"CALL {catalog}.system.{verb}", signed, dict(zip(pieces, values, strict=True)), supplied)
     if "column" in arguments:
-        arguments["column"] = spelled_column(context, dataset, arguments["column"])
+        arguments["column"] = respell_column(context, dataset, arguments["column"])
     if verb not in _CLONES:
         return _report(context, dataset, function(**arguments))
     target = _read_table_name(context, arguments.pop(_CLONES[verb][0]), catalog)

@@ -18,10 +18,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import is_plain, with_strings, without_comments
-from pyspark_lance.statements.parameters import bound, is_in_zone, literal, parameters_in, replaced
+from pyspark_lance.engine.lexing import blank_comments, is_plain, replace_strings
+from pyspark_lance.statements.parameters import bind_parameters, is_in_zone, literal, parameters_in, replace_parts
 from pyspark_lance.statements.tokens import STRING, tokens_of
-from pyspark_lance.types.column_names import matched_names
+from pyspark_lance.types.column_names import match_names
 
 _COMPARISONS: Final = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE")
 _ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
@@ -53,9 +53,9 @@ def replace_condition(
         InvalidInputError: The condition is more than comparisons of columns with constants of their kind, or a
             parameter has no value.
     """
-    text = without_comments(text)
+    text = blank_comments(text)
     if "${" in text or not (usual or is_plain(text)):
-        raise _rejected(text)
+        raise _make_rejection(text)
     for _, _, name in parameters_in(text) if zone is not None else ():
         value = params.get(name)
         if isinstance(value, dt.datetime) and value.tzinfo is None and not is_in_zone(name, value, str(zone)):
@@ -64,13 +64,13 @@ def replace_condition(
                 f" another in that of the session ({zone}): write it into the condition, or give it as a string."
                 " Nothing was done"
             )
-    whole = replaced(text, bound(text, params, partial(_literal, escapes=escapes)))
+    whole = replace_parts(text, bind_parameters(text, params, partial(_literal, escapes=escapes)))
     # The parser reads quotes and backslashes in another way.
-    plain = with_strings(whole, lambda value: "'" + re.sub(r"""['"\\]""", "", value) + "'")
+    plain = replace_strings(whole, lambda value: "'" + re.sub(r"""['"\\]""", "", value) + "'")
     # A setting makes a string in double quotes a name.
     is_double = any(token.kind == STRING and '"' in token.text[:2] for token in tokens_of(whole))
     if is_double or not _is_accepted(plain, schema, exact=exact):
-        raise _rejected(text)
+        raise _make_rejection(text)
     return _without_types(whole)
 
 
@@ -82,7 +82,7 @@ def _without_types(text: str) -> str:
         if is_typed and _ZONED.fullmatch(string.value.strip()):
             value = re.sub(r"\s*(UTC|Z)$", "Z", string.value.strip()).replace("'", "''")
             changes.append((word.start, string.end, f"'{value}'"))
-    return replaced(text, changes)
+    return replace_parts(text, changes)
 
 
 def _literal(name: str, value: Any, *, escapes: bool) -> str:
@@ -113,7 +113,7 @@ def _is_accepted(text: str, schema: pa.Schema, *, exact: bool) -> bool:
     return _is_known(tree, schema, exact=exact)
 
 
-def _rejected(text: str) -> InvalidInputError:
+def _make_rejection(text: str) -> InvalidInputError:
     return InvalidInputError(
         f"REPLACE WHERE {text}: the condition compares columns of the table with constants of their type, joined by"
         " AND, OR and NOT; for anything else, DELETE and then INSERT, or let pyspark_lance.write(replace_where=...)"
@@ -150,7 +150,7 @@ def _type(tree: Any, schema: pa.Schema, *, exact: bool) -> pa.DataType | None:
     """The type of a column of the table; None for anything else."""
     if type(tree).__name__ != "Column" or len(tree.parts) != 1:
         return None
-    name = matched_names([tree.name], schema.names, exact=exact).get(tree.name)
+    name = match_names([tree.name], schema.names, exact=exact).get(tree.name)
     return None if name is None else schema.field(name).type
 
 

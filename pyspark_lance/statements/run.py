@@ -16,8 +16,8 @@ from pyspark_lance.statements import procedures
 from pyspark_lance.statements import rows_grammar as rows
 from pyspark_lance.statements import tables_grammar as tables
 from pyspark_lance.statements.context import Context, Statement
-from pyspark_lance.statements.messages import in_words_of_sql
-from pyspark_lance.statements.names import mentions_of, names_lance, reject_names_in_strings
+from pyspark_lance.statements.messages import translate_messages
+from pyspark_lance.statements.names import find_mentions, names_lance, reject_names_in_strings
 from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Cursor, Piece
 
@@ -98,7 +98,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
     run = parse_statement(statement, sources.finder)
     if run is None:
         return spark.sql(statement, args=params or None)
-    with in_words_of_sql(sources), sources.drop_views_at_end():
+    with translate_messages(sources), sources.drop_views_at_end():
         return run(Context(spark=spark, sources=sources))
 
 
@@ -109,7 +109,7 @@ def parse_statement(statement: str, finder: TableFinder) -> Statement | None:
         InvalidInputError: A part of the statement is not understood; the message has its position.
     """
     cursor = Cursor(statement)
-    mentions = mentions_of(statement, finder)
+    mentions = find_mentions(statement, finder)
     if mentions:
         cursor.check_single()
     reject_names_in_strings(cursor.copy(), finder)

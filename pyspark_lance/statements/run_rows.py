@@ -22,10 +22,10 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.names import mentions_of
+from pyspark_lance.statements.names import find_mentions
 from pyspark_lance.statements.replace_condition import replace_condition
 from pyspark_lance.statements.tokens import Assignment, Piece
-from pyspark_lance.types.column_names import case_sensitive, matched_names
+from pyspark_lance.types.column_names import case_sensitive, match_names
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.partitioning import existing_partition_columns
@@ -69,7 +69,7 @@ def insert(
 ) -> DataFrame:
     """Run an INSERT INTO | OVERWRITE table [(columns)] [BY NAME] [REPLACE WHERE condition] query."""
     dataset, location = context.target(table)
-    rows = _in_columns(context, context.sources.query(query), table, dataset, columns, by_name=by_name)
+    rows = _fit_to_columns(context, context.sources.query(query), table, dataset, columns, by_name=by_name)
     replace_where = None
     if condition is not None:
         replace_where = replace_condition(
@@ -93,7 +93,7 @@ def insert(
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 
-def _in_columns(
+def _fit_to_columns(
     context: Context,
     rows: DataFrame,
     table: TableName,
@@ -115,7 +115,7 @@ def _in_columns(
     twice = sorted(name for name, count in Counter(column_names).items() if count > 1)
     if twice:
         raise SchemaError(f"{table}: the columns {twice} are named more than once: name each column once")
-    spellings = matched_names(column_names, names, exact=exact)
+    spellings = match_names(column_names, names, exact=exact)
     unknown = [name for name in column_names if name not in spellings]
     if unknown:
         raise SchemaError(f"{table} has no columns {unknown}; it has {names}")
@@ -250,7 +250,7 @@ def merge(
 def _source_rows(context: Context, source: UsingClause) -> tuple[DataFrame, str | None]:
     """The rows of the source of a merge, and the name that qualifies its columns."""
     alias = source.alias
-    mentions = [] if source.is_query else mentions_of(source.piece.text, context.finder)
+    mentions = [] if source.is_query else find_mentions(source.piece.text, context.finder)
     if source.is_query:
         frame = context.sources.query(source.piece)
     elif mentions:

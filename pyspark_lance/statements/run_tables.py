@@ -20,7 +20,7 @@ from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, respell_path
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.partitioning import PARTITIONED_BY, configured_partition_columns
 from pyspark_lance.writing.schema_plan import plan_write
@@ -148,7 +148,7 @@ def _create_as(
 
 def _partitions(context: Context, partitioned_by: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """The columns of PARTITIONED BY as the table spells them."""
-    spellings = matched_names(partitioned_by, names, exact=case_sensitive(context.spark))
+    spellings = match_names(partitioned_by, names, exact=case_sensitive(context.spark))
     unknown = set(partitioned_by) - set(spellings)
     if unknown:
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
@@ -221,25 +221,25 @@ def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int])
     schema_fields = []
     for field, column, spark_field in zip(stored, declared_columns, fields, strict=True):
         metadata = dict(field.metadata or {}) | ({} if column.comment is None else {COMMENT: column.comment})
-        kind = _with_not_null(field.type, spark_field.dataType)
+        kind = _apply_not_null(field.type, spark_field.dataType)
         schema_fields.append(pa.field(field.name, kind, column.nullable, metadata or None))
     return pa.schema(schema_fields)
 
 
-def _with_not_null(stored: pa.DataType, spark_type: DataType) -> pa.DataType:
+def _apply_not_null(stored: pa.DataType, spark_type: DataType) -> pa.DataType:
     """A stored type whose fields of structs are NOT NULL where the statement declares them so."""
     from pyspark.sql import types
 
     if isinstance(spark_type, types.StructType) and pa.types.is_struct(stored):
         return pa.struct(
-            child.with_type(_with_not_null(child.type, spark_field.dataType)).with_nullable(spark_field.nullable)
+            child.with_type(_apply_not_null(child.type, spark_field.dataType)).with_nullable(spark_field.nullable)
             for child, spark_field in zip(stored, spark_type, strict=True)
         )
     if isinstance(spark_type, types.ArrayType) and pa.types.is_list(stored):
-        return pa.list_(stored.value_field.with_type(_with_not_null(stored.value_type, spark_type.elementType)))
+        return pa.list_(stored.value_field.with_type(_apply_not_null(stored.value_type, spark_type.elementType)))
     if isinstance(spark_type, types.MapType):
-        item = stored.item_field.with_type(_with_not_null(stored.item_type, spark_type.valueType))
-        return pa.map_(stored.key_field.with_type(_with_not_null(stored.key_type, spark_type.keyType)), item)
+        item = stored.item_field.with_type(_apply_not_null(stored.item_type, spark_type.valueType))
+        return pa.map_(stored.key_field.with_type(_apply_not_null(stored.key_type, spark_type.keyType)), item)
     return stored
 
 
@@ -270,22 +270,22 @@ def add_columns(context: Context, *, table: TableName, columns: Sequence[Column]
     strict = [field.name for field in schema if not field.nullable]
     if strict:
         raise SchemaError(f"ADD COLUMNS: {strict} would be null in the existing rows: leave NOT NULL out")
-    existing_columns = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
+    existing_columns = match_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
     if existing_columns:
         raise SchemaError(f"ADD COLUMNS: {table} already has the columns {sorted(existing_columns.values())}")
     dataset.add_columns(schema)
     return context.nothing()
 
 
-def spelled_column(context: Context, dataset: LanceDataset, path: str) -> str:
+def respell_column(context: Context, dataset: LanceDataset, path: str) -> str:
     """A column, or a dotted path to a field, as the table spells it, by `spark.sql.caseSensitive`."""
-    return path if case_sensitive(context.spark) else spelled_path(dataset.schema, path)
+    return path if case_sensitive(context.spark) else respell_path(dataset.schema, path)
 
 
 def drop_columns(context: Context, *, table: TableName, columns: Sequence[str], if_exists: bool) -> DataFrame:
     """Run an ALTER TABLE ... DROP COLUMNS."""
     dataset, _ = context.target(table)
-    names = [spelled_column(context, dataset, name) for name in columns]
+    names = [respell_column(context, dataset, name) for name in columns]
     if if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
     _check_not_partitioned_by(table, dataset, names)
@@ -298,9 +298,9 @@ def drop_columns(context: Context, *, table: TableName, columns: Sequence[str], 
 def rename_column(context: Context, *, table: TableName, column: str, to: str) -> DataFrame:
     """Run an ALTER TABLE ... RENAME COLUMN."""
     dataset, _ = context.target(table)
-    name = spelled_column(context, dataset, column)
+    name = respell_column(context, dataset, column)
     _check_not_partitioned_by(table, dataset, [name])
-    twins = [other_name for other_name in _beside(dataset.schema, name) if other_name.lower() == to.lower()]
+    twins = [other_name for other_name in _list_siblings(dataset.schema, name) if other_name.lower() == to.lower()]
     if twins and not case_sensitive(context.spark):
         raise SchemaError(
             f"RENAME COLUMN: {twins[0]!r} and {to!r} differ only in case at most: Spark distinguishes them by"
@@ -334,7 +334,7 @@ def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
     return fields
 
 
-def _beside(schema: pa.Schema, path: str) -> list[str]:
+def _list_siblings(schema: pa.Schema, path: str) -> list[str]:
     """The names of the other columns, or of the other fields of the struct, beside the column or field of a path."""
     return [name for name in _fields_with(schema, path) if name != path.rpartition(".")[2]]
 
@@ -347,7 +347,7 @@ def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
     """
     for path in paths:
         above, _, field_name = path.rpartition(".")
-        left = {f"{above}.{name}" for name in _beside(dataset.schema, path)} - {*paths}
+        left = {f"{above}.{name}" for name in _list_siblings(dataset.schema, path)} - {*paths}
         if above and above not in paths and not left and field_name in _fields_with(dataset.schema, path):
             raise SchemaError(
                 f"DROP COLUMN: no field of {above} would be left; DROP COLUMN {above} drops it as a whole. Nothing was"
@@ -395,7 +395,7 @@ def alter_column(
 ) -> DataFrame:
     """Run an ALTER TABLE ... ALTER COLUMN."""
     dataset, _ = context.target(table)
-    path = spelled_column(context, dataset, column)
+    path = respell_column(context, dataset, column)
     if comment is not None:
         dataset.update_field_metadata({path: {COMMENT: comment}})
         return context.nothing()

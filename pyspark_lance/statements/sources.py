@@ -22,8 +22,8 @@ from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings, position
 from pyspark_lance.reading.read import read_version
-from pyspark_lance.statements.names import Mention, is_path, mentions_of, names_lance
-from pyspark_lance.statements.parameters import bound, replaced
+from pyspark_lance.statements.names import Mention, find_mentions, is_path, names_lance
+from pyspark_lance.statements.parameters import bind_parameters, replace_parts
 from pyspark_lance.statements.tokens import Cursor, Piece, tokens_of
 from pyspark_lance.statements.trees import Need, needs_of
 from pyspark_lance.types.column_names import case_sensitive, quoted
@@ -78,9 +78,9 @@ class Sources:
         Raises:
             InvalidInputError: The query is not understood, or Spark rejects it.
         """
-        piece = Piece(_without_table(piece.text, self.finder), piece.start)
+        piece = Piece(_replace_table_clauses(piece.text, self.finder), piece.start)
         changes, frames = self._replace_tables(piece, parsed_from)
-        text = replaced(piece.text, changes, escape=bool(frames))
+        text = replace_parts(piece.text, changes, escape=bool(frames))
         with short_errors(f"{position(self._statement, piece.start)}"):
             return self.spark.sql(text, args=dict(self.params) or None, **frames)
 
@@ -112,10 +112,10 @@ class Sources:
         changes = [(start, end, new.replace(f"{{{name}}}", name)) for start, end, new, name in changes]
         literals = [
             literal
-            for literal in bound(piece.text, self.params)
+            for literal in bind_parameters(piece.text, self.params)
             if not any(start <= literal[0] < end for start, end, *_ in changes)  # the version of a table
         ]
-        return replaced(piece.text, [*changes, *literals], escape=False)
+        return replace_parts(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, the same for each mention in a statement."""
@@ -155,7 +155,9 @@ class Sources:
         """The time of an expression, which Spark evaluates in the zone of the session."""
         from pyspark.sql import functions
 
-        value = functions.expr(replaced(piece.text, bound(piece.text, self.params), escape=False)).cast("timestamp")
+        value = functions.expr(replace_parts(piece.text, bind_parameters(piece.text, self.params), escape=False)).cast(
+            "timestamp"
+        )
         with short_errors(f"TIMESTAMP AS OF {piece.text}"):
             micros = self.spark.range(1).select(functions.unix_micros(value)).collect()[0][0]
         if micros is None:
@@ -177,10 +179,12 @@ class Sources:
             The replacements, each as start and end in the piece, new text, and name of the frame (empty without one);
             and the frames by name.
         """
-        mentions = mentions_of(piece.text, self.finder)
+        mentions = find_mentions(piece.text, self.finder)
         if not mentions:
             return [], {}
-        plain = " " * parsed_from + replaced(piece.text, [(m.name_end, m.end, None) for m in mentions])[parsed_from:]
+        plain = (
+            " " * parsed_from + replace_parts(piece.text, [(m.name_end, m.end, None) for m in mentions])[parsed_from:]
+        )
         starts = {mention.start: len(mention.name.parts) for mention in mentions}
         aligned = self._statement[: piece.start] + piece.text
         before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
@@ -250,7 +254,7 @@ _NO_QUERIES: Final = frozenset({"INTO", "OVERWRITE", "CREATE", "REPLACE", "EXTER
 """Tokens before a TABLE that begins no query."""
 
 
-def _without_table(text: str, finder: TableFinder) -> str:
+def _replace_table_clauses(text: str, finder: TableFinder) -> str:
     """A query that has, for each Lance table t, in place of `TABLE t` and `TABLE(t)` what means the same.
 
     TABLE t, a query                 FROM t
@@ -274,7 +278,7 @@ def _without_table(text: str, finder: TableFinder) -> str:
                 changes.append((word.start, name.peek(-1).end, f"TABLE(SELECT * FROM {text[start:end]})"))  # noqa: S608 - a name of the statement
         elif before.upper not in _NO_QUERIES:
             changes.append((word.start, word.end, "FROM "))
-    return replaced(text, changes)
+    return replace_parts(text, changes)
 
 
 def _short(name: TableName) -> str:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import is_plain, position, without_comments
-from pyspark_lance.reading.filter_pushdown import PushedFilter, pushed_filter_of_tree
+from pyspark_lance.engine.lexing import blank_comments, is_plain, position
+from pyspark_lance.reading.filter_pushdown import PushedFilter, push_filter_of_tree
 from pyspark_lance.statements.tokens import tokens_of
 
 _WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
@@ -52,7 +52,7 @@ class Need:
 
     def filter(self, schema: Any) -> Any:
         """The filter for a read; None if no condition can be pushed."""
-        trees = [pushed_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
+        trees = [push_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
         pushed_filters: list[PushedFilter] = [tree_filter for tree_filter in trees if tree_filter is not None]
         result = None
         for pushed_filter in pushed_filters:
@@ -87,7 +87,7 @@ def needs_of(
     """
     from sqlglot import exp  # noqa: PLC0415 - loads for half a second
 
-    tree = _parsed(text, statement)
+    tree = _parse_statement(text, statement)
     all_wide = not usual or _is_opaque(text)
     pushes = not all_wide and is_plain(text)
     stars = list(tree.find_all(exp.Star))
@@ -148,26 +148,26 @@ def _target(exp: Any, tree: Any) -> int:
     return int(parts[0].meta.get("start", -1)) if parts else -1
 
 
-def _parsed(text: str, statement: str) -> Any:
+def _parse_statement(text: str, statement: str) -> Any:
     import sqlglot  # noqa: PLC0415 - see above
 
     try:
-        with _quiet():
-            tree = sqlglot.parse_one(without_comments(text), read="spark")
+        with _silence_parser():
+            tree = sqlglot.parse_one(blank_comments(text), read="spark")
     except sqlglot.errors.ParseError as error:
         at = error.errors[0] if error.errors else {}
         lines = text.split("\n")
         line = min(int(at.get("line") or 1), len(lines))
         offset = sum(len(text_line) + 1 for text_line in lines[: line - 1]) + max(int(at.get("col") or 1) - 1, 0)
-        raise _not_understood(statement, offset) from None
+        raise _make_syntax_error(statement, offset) from None
     except (sqlglot.errors.SqlglotError, RecursionError):
-        raise _not_understood(statement, len(text) - len(text.lstrip())) from None
+        raise _make_syntax_error(statement, len(text) - len(text.lstrip())) from None
     if isinstance(tree, sqlglot.exp.Command):
-        raise _not_understood(statement, len(text) - len(text.lstrip()))
+        raise _make_syntax_error(statement, len(text) - len(text.lstrip()))
     return tree
 
 
-def _not_understood(statement: str, offset: int) -> InvalidInputError:
+def _make_syntax_error(statement: str, offset: int) -> InvalidInputError:
     offset = next((token.start for token in tokens_of(statement) if token.start <= offset < token.end), offset)
     near = " ".join(statement[offset : offset + 40].split())
     return InvalidInputError(
@@ -177,7 +177,7 @@ def _not_understood(statement: str, offset: int) -> InvalidInputError:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_parser() -> Iterator[None]:
     """Silence the parser's log: it describes the parser's own terms, not the user's."""
     logger = logging.getLogger("sqlglot")
     logger.addFilter(_drop)
@@ -226,7 +226,7 @@ def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *,
     for part in _conjuncts(exp, where.this) if where is not None else ():
         columns = list(part.find_all(exp.Column))
         if columns and all(is_own(column) for column in columns):
-            conditions.append(_unqualified(exp, part.copy(), params))
+            conditions.append(_strip_qualifiers(exp, part.copy(), params))
     return tuple(conditions)
 
 
@@ -238,7 +238,7 @@ def _conjuncts(exp: Any, tree: Any) -> list[Any]:
     return [tree]
 
 
-def _unqualified(exp: Any, tree: Any, params: Mapping[str, Any]) -> Any:
+def _strip_qualifiers(exp: Any, tree: Any, params: Mapping[str, Any]) -> Any:
     def changed(node: Any) -> Any:
         if isinstance(node, exp.Column):
             node.set("table", None)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.column_names import source_indices
-from pyspark_lance.types.number_casts import are_numbers, by_value
+from pyspark_lance.types.number_casts import are_numbers, build_exact_cast
 
 Converter = Callable[[pa.Array], pa.Array]
 """Turns an array of the source type into one of the target type."""
@@ -51,7 +51,9 @@ class BatchConverter:
         self.target = target
         self._columns: list[tuple[int, Converter | None, pa.Field]] = []
         for field, index in zip(target, source_indices(source.names, target.names), strict=True):
-            change = None if index < 0 else converter(source.field(index).type, field.type, field.name, exact=exact)
+            change = (
+                None if index < 0 else build_converter(source.field(index).type, field.type, field.name, exact=exact)
+            )
             self._columns.append((index, change, field))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -90,7 +92,7 @@ class ConverterTo:
         return self._convert(batch)
 
 
-def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:
+def build_converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:
     """The converter from arrays of `source` to arrays of `target`; None if they are the same.
 
     Args:
@@ -106,7 +108,7 @@ def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: b
     if source == target:
         return None
     if any(isinstance(kind, pa.DictionaryType | pa.BaseExtensionType) for kind in (source, target)):
-        return _through_storage(source, target, column, exact=exact)
+        return _convert_through_storage(source, target, column, exact=exact)
     if types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if types.is_fixed_size_list(target):
@@ -114,11 +116,11 @@ def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: b
     if types.is_fixed_size_list(source):
         return _from_vector(source, target, column, exact=exact)
     if _is_list(source) and _is_list(target):
-        return _between_lists(source, target, column, exact=exact)
+        return _convert_lists(source, target, column, exact=exact)
     if types.is_map(source) and types.is_map(target):
-        return _between_maps(source, target, column, exact=exact)
+        return _convert_maps(source, target, column, exact=exact)
     if types.is_struct(source) and types.is_struct(target):
-        return _between_structs(source, target, column, exact=exact)
+        return _convert_structs(source, target, column, exact=exact)
     if types.is_nested(source) or types.is_nested(target):
         raise SchemaError(f"column {column!r}: {source} cannot become {target}")
     return _cast(source, target, column, exact=exact)
@@ -132,22 +134,22 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _through_storage(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+def _convert_through_storage(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     """Conversion through the storage of an extension type, or the values of a dictionary."""
     if isinstance(source, pa.BaseExtensionType):
-        storage = converter(source.storage_type, target, column, exact=exact)
+        storage = build_converter(source.storage_type, target, column, exact=exact)
         return lambda array: _apply(storage, array.storage)
     if isinstance(target, pa.BaseExtensionType):
-        inner = converter(source, target.storage_type, column, exact=exact)
+        inner = build_converter(source, target.storage_type, column, exact=exact)
         return lambda array: pa.ExtensionArray.from_storage(target, _apply(inner, array))
     if isinstance(target, pa.DictionaryType):
         return _to_dictionary(source, target, column, exact=exact)
-    values = converter(source.value_type, target, column, exact=exact)
+    values = build_converter(source.value_type, target, column, exact=exact)
     return lambda array: _apply(values, array.dictionary_decode())
 
 
 def _to_dictionary(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    values = converter(source, target.value_type, column, exact=exact)
+    values = build_converter(source, target.value_type, column, exact=exact)
     numbers = _cast(pa.int32(), target.index_type, column, exact=True)
 
     def to_dictionary(array: pa.Array) -> pa.Array:
@@ -160,7 +162,7 @@ def _to_dictionary(source: pa.DataType, target: pa.DataType, column: str, *, exa
 def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     """Arrow's own cast, between types that are not nested."""
     if exact and are_numbers(source, target):
-        return by_value(source, target, column)
+        return build_exact_cast(source, target, column)
     options = pc.CastOptions(target, allow_time_truncate=not exact)
 
     def cast(array: pa.Array) -> pa.Array:
@@ -177,7 +179,7 @@ def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool)
 def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     if not (_is_list(source) or pa.types.is_fixed_size_list(source)):
         raise SchemaError(f"column {column!r}: {source} cannot become the vector {target}")
-    change = converter(source.value_type, target.value_type, column, exact=exact)
+    change = build_converter(source.value_type, target.value_type, column, exact=exact)
     same_items = pa.list_(target.value_field.with_type(source.value_type), target.list_size)
 
     def to_vector(array: pa.Array) -> pa.Array:
@@ -196,20 +198,20 @@ def _from_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact
     if not _is_list(target):
         raise SchemaError(f"column {column!r}: the vector {source} cannot become {target}")
     same_items = pa.list_(source.value_field)
-    change = _between_lists(same_items, target, column, exact=exact)
+    change = _convert_lists(same_items, target, column, exact=exact)
     return lambda array: change(fixed_to_list(array, same_items))
 
 
-def _between_lists(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+def _convert_lists(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     """Between lists that differ in their items, item names or offset widths."""
-    change = converter(source.value_type, target.value_type, f"{column}[]", exact=exact)
+    change = build_converter(source.value_type, target.value_type, f"{column}[]", exact=exact)
     offsets_type = pa.int64() if pa.types.is_large_list(target) else pa.int32()
     same_offsets = pa.types.is_large_list(source) == pa.types.is_large_list(target)
 
     def between(array: pa.Array) -> pa.Array:
         items = _apply(change, array.values)
         if same_offsets:
-            return _rebuilt(array, target, array.buffers()[:2], [items])
+            return _rebuild_array(array, target, array.buffers()[:2], [items])
         try:
             offsets = array.offsets.cast(offsets_type)
         except pa.ArrowInvalid as error:
@@ -221,21 +223,21 @@ def _between_lists(source: pa.DataType, target: pa.DataType, column: str, *, exa
     return between
 
 
-def _between_maps(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    keys = converter(source.key_type, target.key_type, f"{column}.key", exact=exact)
-    values = converter(source.item_type, target.item_type, f"{column}.value", exact=exact)
+def _convert_maps(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    keys = build_converter(source.key_type, target.key_type, f"{column}.key", exact=exact)
+    values = build_converter(source.item_type, target.item_type, f"{column}.value", exact=exact)
     entries = pa.struct([target.key_field, target.item_field])
 
     def between(array: pa.Array) -> pa.Array:
         # `keys` and `items` are whole children, also if the array is a slice.
         children = [_apply(keys, array.keys), _apply(values, array.items)]
         pairs = pa.Array.from_buffers(entries, len(children[0]), [None], null_count=0, children=children)
-        return _rebuilt(array, target, array.buffers()[:2], [pairs])
+        return _rebuild_array(array, target, array.buffers()[:2], [pairs])
 
     return between
 
 
-def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+def _convert_structs(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     changes: list[tuple[int, Converter | None]] = []  # a negative index: the field is filled with nulls
     names = [child.name for child in source]
     for field, index in zip(target, source_indices(names, [child.name for child in target]), strict=True):
@@ -244,7 +246,9 @@ def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, e
             continue
         if index < 0:
             raise SchemaError(f"column {column!r}: the struct has no field {field.name!r}")
-        changes.append((index, converter(source.field(index).type, field.type, f"{column}.{field.name}", exact=exact)))
+        changes.append(
+            (index, build_converter(source.field(index).type, field.type, f"{column}.{field.name}", exact=exact))
+        )
 
     def between(array: pa.Array) -> pa.Array:
         children = [_apply(change, array if index < 0 else array.field(index)) for index, change in changes]
@@ -258,7 +262,7 @@ def _nulls_of(kind: pa.DataType) -> Converter:
     return lambda array: pa.nulls(len(array), kind)
 
 
-def _rebuilt(array: pa.Array, target: pa.DataType, buffers: list[Any], children: list[pa.Array]) -> pa.Array:
+def _rebuild_array(array: pa.Array, target: pa.DataType, buffers: list[Any], children: list[pa.Array]) -> pa.Array:
     """An array with the length, offset and null count of `array`, and new children."""
     return pa.Array.from_buffers(
         target, len(array), buffers, null_count=array.null_count, offset=array.offset, children=children

@@ -62,7 +62,7 @@ def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
             )
 
 
-def matched_names(
+def match_names(
     given_names: Iterable[str], names: Sequence[str], *, exact: bool = False, path: str = ""
 ) -> dict[str, str]:
     """The table's spelling of each given name that matches a column.
@@ -104,7 +104,7 @@ def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
     return [source.index(name) if name in source else left.get(name.lower(), -1) for name in target]
 
 
-def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def select_renamed(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """The columns of a batch selected and renamed to the table's spelling."""
     indices = source_indices(batch.schema.names, names)
     assert -1 not in indices, "the caller checked the columns"
@@ -112,42 +112,44 @@ def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:
+def rename_like(table: pa.Schema, source: pa.Schema) -> pa.Schema:
     """A schema with columns and fields of structs renamed to the table's spelling.
 
     Raises:
         SchemaError: A name could stand for two columns or fields, or two names for one.
     """
-    names = matched_names(source.names, table.names)
+    names = match_names(source.names, table.names)
     fields = [
-        field if field.name not in names else _spelled(field, table.field(names[field.name]), names[field.name])
+        field if field.name not in names else _respell_field(field, table.field(names[field.name]), names[field.name])
         for field in source
     ]
     return pa.schema(fields, metadata=source.metadata)
 
 
-def _spelled(field: pa.Field, stored: pa.Field, path: str) -> pa.Field:
-    return field.with_name(stored.name).with_type(_spelled_type(field.type, stored.type, path))
+def _respell_field(field: pa.Field, stored: pa.Field, path: str) -> pa.Field:
+    return field.with_name(stored.name).with_type(_respell_type(field.type, stored.type, path))
 
 
-def _spelled_type(kind: pa.DataType, stored: pa.DataType, path: str) -> pa.DataType:
+def _respell_type(kind: pa.DataType, stored: pa.DataType, path: str) -> pa.DataType:
     types = pa.types
     if types.is_struct(kind) and types.is_struct(stored):
         children = {child.name: child for child in stored}
-        names = matched_names([child.name for child in kind], list(children), path=f"{path}.")
+        names = match_names([child.name for child in kind], list(children), path=f"{path}.")
         return pa.struct(
-            child if child.name not in names else _spelled(child, children[names[child.name]], f"{path}.{child.name}")
+            child
+            if child.name not in names
+            else _respell_field(child, children[names[child.name]], f"{path}.{child.name}")
             for child in kind
         )
     if types.is_map(kind) and types.is_map(stored):
-        key = kind.key_field.with_type(_spelled_type(kind.key_type, stored.key_type, f"{path}.key"))
-        return pa.map_(key, kind.item_field.with_type(_spelled_type(kind.item_type, stored.item_type, f"{path}.value")))
+        key = kind.key_field.with_type(_respell_type(kind.key_type, stored.key_type, f"{path}.key"))
+        return pa.map_(key, kind.item_field.with_type(_respell_type(kind.item_type, stored.item_type, f"{path}.value")))
     if types.is_list(kind) and types.is_list(stored):
-        return pa.list_(kind.value_field.with_type(_spelled_type(kind.value_type, stored.value_type, f"{path}[]")))
+        return pa.list_(kind.value_field.with_type(_respell_type(kind.value_type, stored.value_type, f"{path}[]")))
     return kind
 
 
-def spelled_path(schema: pa.Schema, path: str) -> str:
+def respell_path(schema: pa.Schema, path: str) -> str:
     """A column, or a dotted path to a field of a struct, as the table spells it; an unknown path stays as it is.
 
     Raises:
@@ -159,14 +161,14 @@ def spelled_path(schema: pa.Schema, path: str) -> str:
 def _spelled_path(fields: Sequence[pa.Field], path: str) -> str:
     first, dot, rest = path.partition(".")
     fields_by_name = {field.name: field for field in fields}
-    field = fields_by_name.get(matched_names([first], list(fields_by_name)).get(first, first))
+    field = fields_by_name.get(match_names([first], list(fields_by_name)).get(first, first))
     if field is None:
         return path
     inner = _spelled_path(list(field.type), rest) if dot and pa.types.is_struct(field.type) else rest
     return f"{field.name}{dot}{inner}"
 
 
-def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> DataFrame:
+def rename_columns_like(df: DataFrame, source: pa.Schema, table: pa.Schema) -> DataFrame:
     """The frame with columns renamed to the table's spelling; unchanged in a case-sensitive session.
 
     Args:
@@ -179,7 +181,7 @@ def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> Data
     """
     if case_sensitive(df.sparkSession):
         return df
-    renamed_schema = with_names_of(table, source)
+    renamed_schema = rename_like(table, source)
     if renamed_schema.equals(source):
         return df
     from pyspark.sql import functions

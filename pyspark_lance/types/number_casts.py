@@ -27,14 +27,14 @@ def are_numbers(*kinds: pa.DataType) -> bool:
     return all(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) for kind in kinds)
 
 
-def by_value(source: pa.DataType, target: pa.DataType, column: str) -> Callable[[pa.Array], pa.Array]:
+def build_exact_cast(source: pa.DataType, target: pa.DataType, column: str) -> Callable[[pa.Array], pa.Array]:
     """The cast between two types of numbers, which raises InvalidInputError for a value that the target cannot hold."""
 
     def cast(array: pa.Array) -> pa.Array:
         try:
-            return _exactly(array, target)
+            return _cast_exactly(array, target)
         except (pa.ArrowInvalid, _OtherValueError):
-            value = _first(array, target)
+            value = _find_first_misfit(array, target)
             raise InvalidInputError(
                 f"column {column!r}: the value {value} of type {source} does not fit the table's type {target}; round"
                 " or filter it before it is written"
@@ -47,7 +47,7 @@ class _OtherValueError(Exception):
     """A cast changed a value."""
 
 
-def _exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
     cast_array = _cast(array, target)
     types = pa.types
     if (types.is_floating(target) and not types.is_integer(array.type)) or (
@@ -78,13 +78,13 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def _first(array: pa.Array, target: pa.DataType) -> Any:
+def _find_first_misfit(array: pa.Array, target: pa.DataType) -> Any:
     """The first value that the target type cannot hold, found by bisection."""
     first, last = 0, len(array)
     while last - first > 1:
         middle = (first + last) // 2
         try:
-            _exactly(array.slice(first, middle - first), target)
+            _cast_exactly(array.slice(first, middle - first), target)
         except (pa.ArrowInvalid, _OtherValueError):
             last = middle
         else:

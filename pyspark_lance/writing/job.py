@@ -34,11 +34,11 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns
-from pyspark_lance.types.column_names import matched_names
+from pyspark_lance.types.column_names import match_names
 from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
-from pyspark_lance.writing.partitioning import with_overwrite_mode
+from pyspark_lance.writing.partitioning import set_overwrite_mode
 from pyspark_lance.writing.replace_where import replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
@@ -294,7 +294,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     """
     uri = lance_core.canonical_uri(uri)  # tasks may have another working directory
     base = open_version(uri, options.read_version, options.storage_options, options.identity)
-    options = with_overwrite_mode(options, base)
+    options = set_overwrite_mode(options, base)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is already a table at {uri}; mode 'append' or 'overwrite' writes to it")
     if base is not None and options.files.enable_stable_row_ids and not base.has_stable_row_ids:
@@ -313,7 +313,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         has_schema_mode=options.merge_on is None,
         sets_types=options.sets_types,
     )
-    options = _with_names(options, plan.stored.names)
+    options = _respell_options(options, plan.stored.names)
     lacking = plan.new_columns + plan.grown_columns
     if base is not None and lacking and options.keeps_rows and options.mode == "overwrite":
         raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; {ADD_FIRST}")
@@ -336,11 +336,11 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     )
 
 
-def _with_names(options: WriteArguments, columns: list[str]) -> WriteArguments:
+def _respell_options(options: WriteArguments, columns: list[str]) -> WriteArguments:
     """The options with names of columns as the table spells them; unknown names stay as they are."""
 
     def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        spellings = matched_names(names or (), columns, exact=options.case_sensitive)
+        spellings = match_names(names or (), columns, exact=options.case_sensitive)
         return None if names is None else tuple(spellings.get(name, name) for name in names)
 
     return replace(options, partition_by=spelled(options.partition_by), merge_on=spelled(options.merge_on))

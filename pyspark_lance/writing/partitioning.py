@@ -44,7 +44,7 @@ def stored_partition_by(names: Sequence[str]) -> str:
     return ",".join(names) if is_plain else json.dumps(list(names))
 
 
-def with_overwrite_mode(options: WriteArguments, base: LanceDataset | None) -> WriteArguments:
+def set_overwrite_mode(options: WriteArguments, base: LanceDataset | None) -> WriteArguments:
     """The options of a write that says whether an overwrite is dynamic, and of which columns.
 
     Args:

@@ -30,7 +30,7 @@ from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import RowRules
-from pyspark_lance.writing.row_lookup import rows_where
+from pyspark_lance.writing.row_lookup import find_rows_where
 from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
 _ATTEMPTS: Final = 10
@@ -86,7 +86,7 @@ def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], o
 
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
         latest, write = base
-        deleted = rows_where(latest, options.replace_where or "")
+        deleted = find_rows_where(latest, options.replace_where or "")
         commit = replace(options.commit, write_attempt=write)
         done = commit_update(latest, fragments, deleted, commit, checked_through=dataset.version)
         write_result = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
-from pyspark_lance.keys.equality import normalized_keys, normalized_spark_keys
+from pyspark_lance.keys.equality import normalize_keys, normalize_spark_keys
 
 AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
 
@@ -119,10 +119,10 @@ def hashes_of_keys(keys: pa.Table, *, repeats: bool = False) -> npt.NDArray[np.u
     Raises:
         InvalidInputError: A key occurs twice; the message names the key.
     """
-    keys = normalized_keys(keys.drop_null())
+    keys = normalize_keys(keys.drop_null())
     if repeats:
         return np.unique(key_hashes(keys, keys.column_names))
-    counts = normalized_spark_keys(keys).group_by(keys.column_names).aggregate([([], "count_all")])
+    counts = normalize_spark_keys(keys).group_by(keys.column_names).aggregate([([], "count_all")])
     twice = counts.filter(pc.field("count_all") > 1)
     if twice.num_rows:
         key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in keys.column_names)

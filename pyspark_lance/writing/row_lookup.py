@@ -10,17 +10,17 @@ from pyroaring import BitMap
 
 from lance_core import LanceDataset
 from lance_core.row_addresses import rows_by_fragment
-from pyspark_lance.keys.equality import joined_by_key
+from pyspark_lance.keys.equality import join_by_key
 
 
-def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
+def find_rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
     """Offsets of the rows that meet a condition, by fragment id."""
     return _by_fragment(dataset.scanner(columns=["_rowaddr"], filter=condition).to_batches())
 
 
-def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
+def find_rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
     """Offsets of the rows that have one of the keys, by fragment id. A key that contains a null equals no other."""
-    return _by_fragment(joined_by_key(dataset, keys, ["_rowaddr"]))
+    return _by_fragment(join_by_key(dataset, keys, ["_rowaddr"]))
 
 
 def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:

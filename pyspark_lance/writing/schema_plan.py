@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.types.batch_convert import converter
-from pyspark_lance.types.column_names import matched_names, with_names_of
+from pyspark_lance.types.batch_convert import build_converter
+from pyspark_lance.types.column_names import match_names, rename_like
 from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
 from pyspark_lance.writing.option_values import Mode, SchemaMode
@@ -86,13 +86,13 @@ def plan_write(
     _check_modes(mode, schema_mode)
     unspelled_source, new_schema = source, table is None or schema_mode == "overwrite"
     if table is not None and not new_schema and not case_sensitive:
-        source = with_names_of(table, source)
+        source = rename_like(table, source)
     if not isinstance(vector_columns or {}, Mapping):
         raise InvalidInputError(
             f"vector_columns must be a dict of the number of items by column, such as {{'vec': 768}}, not"
             f" {vector_columns!r}"
         )
-    spelled = matched_names(vector_columns or (), source.names, exact=case_sensitive)
+    spelled = match_names(vector_columns or (), source.names, exact=case_sensitive)
     widths = {spelled.get(name, name): width for name, width in (vector_columns or {}).items()}
     for name, width in widths.items():
         if source.get_field_index(name) < 0:
@@ -161,10 +161,12 @@ def _plan_existing(
     common_fields = [field for field in source if table.get_field_index(field.name) >= 0]
     stored_fields = {field.name: field for field in table}
     if schema_mode == "add_columns":
-        stored_fields |= {field.name: _grown(stored_fields[field.name], field, field.name) for field in common_fields}
+        stored_fields |= {
+            field.name: _grow_struct(stored_fields[field.name], field, field.name) for field in common_fields
+        }
     if sets_types:
         stored_fields |= {
-            field.name: _typed(stored_fields[field.name], field, _declared_width(field, widths))
+            field.name: _give_type(stored_fields[field.name], field, _declared_width(field, widths))
             for field in common_fields
         }
     grown = tuple(field.name for field in table if stored_fields[field.name] != field)
@@ -172,7 +174,7 @@ def _plan_existing(
         stored_fields |= {field.name: as_payloads(stored_fields[field.name], field) for field in common_fields}
     for field in common_fields:
         old = stored_fields[field.name]
-        needed = _without_lacking(old, field.type) if schema_mode == "add_columns" else old
+        needed = _drop_lacking_fields(old, field.type) if schema_mode == "add_columns" else old
         _check_fits(field, needed, widths, has_mode=has_mode)
     fields = [*stored_fields.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
     return WritePlan(
@@ -206,7 +208,7 @@ def has_blobs(stored: pa.Field) -> bool:
     return bool(name == _BLOB)
 
 
-def _typed(stored: pa.Field, source_field: pa.Field, width: int | None) -> pa.Field:
+def _give_type(stored: pa.Field, source_field: pa.Field, width: int | None) -> pa.Field:
     """A column of the table whose type is null, with the type of the DataFrame's column; other columns unchanged."""
     if pa.types.is_null(source_field.type) or not pa.types.is_null(stored.type):
         return stored
@@ -214,7 +216,7 @@ def _typed(stored: pa.Field, source_field: pa.Field, width: int | None) -> pa.Fi
     return field.with_metadata({**(field.metadata or {}), **(stored.metadata or {})} or None)
 
 
-def _grown(stored: pa.Field, source_field: pa.Field, path: str) -> pa.Field:
+def _grow_struct(stored: pa.Field, source_field: pa.Field, path: str) -> pa.Field:
     """A struct of the table with the fields that only the DataFrame's struct has, at any depth."""
     if not (pa.types.is_struct(stored.type) and pa.types.is_struct(source_field.type)):
         return stored
@@ -222,27 +224,27 @@ def _grown(stored: pa.Field, source_field: pa.Field, path: str) -> pa.Field:
     for child in source_field.type:
         old = children.get(child.name)
         name = f"{path}.{child.name}"
-        children[child.name] = stored_field(child, path=path) if old is None else _grown(old, child, name)
+        children[child.name] = stored_field(child, path=path) if old is None else _grow_struct(old, child, name)
     missing = [child.name for child in stored.type if source_field.type.get_field_index(child.name) < 0]
     new = [child.name for child in source_field.type if stored.type.get_field_index(child.name) < 0]
     _check_case(missing, new, f"{path}.")
     return stored.with_type(pa.struct(list(children.values())))
 
 
-def _without_lacking(stored: pa.Field, source_type: pa.DataType) -> pa.Field:
+def _drop_lacking_fields(stored: pa.Field, source_type: pa.DataType) -> pa.Field:
     """A column of the table without nullable fields that the DataFrame's structs lack: the writer fills them."""
     kind = stored.type
     if pa.types.is_struct(kind) and pa.types.is_struct(source_type):
         fields = {field.name: field.type for field in source_type}
         return stored.with_type(
             pa.struct(
-                _without_lacking(child, fields[child.name]) if child.name in fields else child
+                _drop_lacking_fields(child, fields[child.name]) if child.name in fields else child
                 for child in kind
                 if child.name in fields or not child.nullable
             )
         )
     if pa.types.is_list(kind) and pa.types.is_list(source_type):
-        return stored.with_type(pa.list_(_without_lacking(kind.value_field, source_type.value_type)))
+        return stored.with_type(pa.list_(_drop_lacking_fields(kind.value_field, source_type.value_type)))
     return stored
 
 
@@ -277,7 +279,7 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
         raise SchemaError(
             f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}; cast it{replaces * has_mode}"
         )
-    converter(field.type, stored.type, name)
+    build_converter(field.type, stored.type, name)
 
 
 def _check_fields(

@@ -136,7 +136,7 @@ class PartitionTask(ABC):
         use_cores_of_task()
         output = self.output(f"{self.job}-{partition}-{attempt}-")
         try:
-            for part in parts(batches):
+            for part in split_large_batches(batches):
                 output.write(part)
             return output.finish()
         except tuple(_REPORTED.values()) as error:
@@ -212,7 +212,7 @@ class _WriteOutput:
         batch = self._convert(batch)
         self._rules.check(batch)
         if self._rules.keys is not None:
-            self._keys.append(copied(batch.select(list(self._rules.keys))))
+            self._keys.append(copy_batch(batch.select(list(self._rules.keys))))
         self._writer.write(batch)
 
     def finish(self) -> WriteReport:
@@ -231,7 +231,7 @@ class _WriteOutput:
         self._writer.discard()
 
 
-def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def split_large_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches, large ones as copies of some rows at a time, which do not keep the large batch in memory."""
     for batch in batches:
         size = batch.nbytes
@@ -240,18 +240,18 @@ def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         rows = max(1, PART_BYTES * batch.num_rows // size)
         for start in range(0, batch.num_rows, rows):
-            columns = [_copied(column.slice(start, rows)) for column in batch.columns]
+            columns = [_copy_column(column.slice(start, rows)) for column in batch.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
             del columns
         pa.default_memory_pool().release_unused()  # otherwise the allocator keeps the memory of the copies
 
 
-def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+def copy_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A copy of a batch: columns that are kept must not keep the memory of Spark's whole message."""
-    columns = [_copied(column) for column in batch.columns]
+    columns = [_copy_column(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
-def _copied(column: pa.Array) -> pa.Array:
+def _copy_column(column: pa.Array) -> pa.Array:
     """A copy of a column."""
     return pa.concat_arrays([column.slice(0, 0), column])

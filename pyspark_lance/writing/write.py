@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from lance_core import AttemptProperties, Between, Equals, Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, InvalidInputError
-from pyspark_lance.engine.lexing import has_escapes, in_lance_sql
+from pyspark_lance.engine.lexing import has_escapes, translate_strings
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, names_of, quoted
@@ -176,7 +176,7 @@ def write_with(
     in_utc = is_utc(session_zone(session))
     is_dynamic = str(session.conf.get(OVERWRITE_MODE, "static")).lower() == "dynamic"
     if options.replace_where is not None:
-        options = replace(options, replace_where=in_lance_sql(options.replace_where, escapes=has_escapes(session)))
+        options = replace(options, replace_where=translate_strings(options.replace_where, escapes=has_escapes(session)))
     options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc, session_is_dynamic=is_dynamic)
     job = prepare_write(source, uri, options)
     frame, options = df, job.options

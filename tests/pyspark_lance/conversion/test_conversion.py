@@ -15,7 +15,7 @@ import pyspark_lance
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UndecidedWriteError, UnsupportedError
 from pyspark_lance import convert as convert_function
 from pyspark_lance.conversion.convert import _compare
-from pyspark_lance.conversion.sources import foreign_files
+from pyspark_lance.conversion.sources import list_foreign_files
 
 ROWS = """
     select id, cast(id % 3 as int) as day, if(id % 4 = 0, null, concat('s', id)) as s, rand(1) as x,
@@ -234,13 +234,13 @@ def test_default_values_of_columns_that_iceberg_added_later_are_rejected(tmp_pat
     columns = {"s": pa.int64() if path == "s" else struct, "l": pa.list_(struct), "m": pa.map_(pa.string(), struct)}
     table = catalog.create_table("n.t", schema=pa.schema(list(columns.items())))
     place = pathlib.Path(table.metadata_location.removeprefix("file://"))
-    assert foreign_files(str(place), "iceberg").schema.names == ["s", "l", "m"]
+    assert list_foreign_files(str(place), "iceberg").schema.names == ["s", "l", "m"]
     number = table.schema().find_field(path).field_id
     # pyiceberg writes no default values yet; Spark and others do.
     changed = re.sub(rf'("id":{number},"name":"\w+",)', r'\1"initial-default":5,', place.read_text())
     place.write_text(changed)
     with pytest.raises(UnsupportedError, match=rf"default values of the columns \['{re.escape(path)}'\]"):
-        foreign_files(str(place), "iceberg")
+        list_foreign_files(str(place), "iceberg")
 
 
 def formats_of_a_jar():

@@ -10,7 +10,7 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing import merge_frames
-from pyspark_lance.keys.equality import normalized_keys
+from pyspark_lance.keys.equality import normalize_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 
 # Type, keys of the table, keys of the source.
@@ -127,23 +127,23 @@ def test_keys_that_cannot_be_compared_are_rejected_before_a_job(spark, uri):
 
 def test_bytes_of_equal_keys():
     table = pa.table({"f": pa.array([0.0, -0.0, math.nan, None, 1.0]), "i": pa.array([0, 1, 2, 3, None])})
-    found = normalized_keys(table)
+    found = normalize_keys(table)
     assert str(found.to_pylist()) == str(
         pa.table({**table.to_pydict(), "f": [0.0, 0.0, math.nan, None, 1.0]}).to_pylist()
     )
     field = pa.field("s", pa.string(), metadata={SPARK_TYPE: b"string collate UTF8_LCASE_RTRIM"})
     texts = pa.table([["ABC ", "\u0130", "\u03c2\u03a3", None, " x"]], schema=pa.schema([field]))
-    assert normalized_keys(texts).column(0).to_pylist() == ["abc", "i\u0307", "\u03c3\u03c3", None, " x"]
+    assert normalize_keys(texts).column(0).to_pylist() == ["abc", "i\u0307", "\u03c3\u03c3", None, " x"]
 
 
 @pytest.mark.slow
 def test_every_letter_is_as_in_spark(spark):
-    """UTF8_LCASE of Spark against `normalized_keys`. Letters that are too new for Spark's version of Unicode are left out."""
+    """UTF8_LCASE of Spark against `normalize_keys`. Letters that are too new for Spark's version of Unicode are left out."""
     points = [point for point in range(32, 0x1F000) if not 0xD800 <= point < 0xE000]
     letters = spark.createDataFrame(pa.table({"s": [f"x{chr(point)}y" for point in points]}))
     field = pa.field("s", pa.string(), metadata={SPARK_TYPE: b"string collate UTF8_LCASE"})
     texts = pa.Table.from_arrays([letters.toArrow().column(0)], schema=pa.schema([field]))
-    ours = normalized_keys(texts).column(0).to_pylist()
+    ours = normalize_keys(texts).column(0).to_pylist()
     compared = spark.createDataFrame(pa.table({"s": texts.column(0), "ours": ours})).where("s = ours or lower(s) <> s")
     assert compared.count() > len(points) - 100
     unlike = compared.where("not (s collate UTF8_LCASE = ours collate UTF8_LCASE)").collect()

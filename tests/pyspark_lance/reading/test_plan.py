@@ -10,8 +10,8 @@ from pyspark_lance.reading import plan as read_plan
 from pyspark_lance.reading.plan import (
     FragmentRange,
     FragmentSize,
-    coalesced_batches,
-    first_rows,
+    coalesce_batches,
+    limit_tasks,
     plan_read,
     plan_tasks,
     split_into_tasks,
@@ -147,11 +147,11 @@ def test_a_limit_counts_rows_of_all_fragments(mixed, condition, limit):
 def test_small_batches_come_together_in_order():
     sizes = [1, 5_000, 4_000, 9_000, 2]
     batches = [pa.record_batch({"x": pa.array(range(size), pa.int32())}) for size in sizes]
-    found = list(coalesced_batches(batches))
+    found = list(coalesce_batches(batches))
     assert [batch.num_rows for batch in found] == [9_001, 9_000, 2]
     assert pa.Table.from_batches(found).combine_chunks() == pa.Table.from_batches(batches).combine_chunks()
     long = pa.record_batch({"x": ["x" * (1 << 21)]})
-    assert [batch.num_rows for batch in coalesced_batches([long] * 5)] == [2, 2, 1]
+    assert [batch.num_rows for batch in coalesce_batches([long] * 5)] == [2, 2, 1]
 
 
 def test_many_columns_are_read_in_steps(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_many_columns_are_read_in_steps(tmp_path, monkeypatch):
     assert pa.Table.from_batches(batches).equals(expected)
     for limit in (0, 1, 150, 665, 700):
         assert sum(batch.num_rows for batch in plan.read(task, limit)) == min(limit, 666)
-        first = first_rows(dataset, [task], limit)
+        first = limit_tasks(dataset, [task], limit)
         assert pa.Table.from_batches([b for one in first for b in plan.read(one)], expected.schema).equals(
             expected.slice(0, limit)
         )

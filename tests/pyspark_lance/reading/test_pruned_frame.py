@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, functions  # noqa: TID253 - what the tests ar
 import lance_core
 import pyspark_lance
 from pyspark_lance.engine import spark_internals
-from pyspark_lance.reading.filter_pushdown import pushed_filter
+from pyspark_lance.reading.filter_pushdown import push_filter
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_cached_frame_is_used(frame):
 
 def test_a_spark_that_hides_its_plans_reads_all_columns(frame, plain, monkeypatch):
     monkeypatch.setattr(spark_internals, "_plan", lambda frame: frame.nowhere)
-    monkeypatch.setattr(spark_internals, "_in_place_over_connect", lambda *_: None)
+    monkeypatch.setattr(spark_internals, "_substitute_over_connect", lambda *_: None)
     found = frame.select("id", "name").where("id > 95")
     assert sorted(found.collect()) == sorted(plain.select("id", "name").where("id > 95").collect())
     assert min(frame.where(frame.id > 95).select("id").limit(2).collect()).id > 95
@@ -214,6 +214,6 @@ SCHEMA = pa.schema(
     ],
 )
 def test_only_conditions_that_arrow_evaluates_like_spark_are_pushed(condition, pushed, exact):
-    found = pushed_filter(condition, SCHEMA)
+    found = push_filter(condition, SCHEMA)
     assert (found and str(found.filter)) == pushed
     assert (found and found.is_exact) == exact

@@ -8,7 +8,7 @@ import pytest
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.registry import Catalog
 from pyspark_lance.statements import procedures, run, run_describe, run_rows, run_tables
-from pyspark_lance.statements.names import mentions_of
+from pyspark_lance.statements.names import find_mentions
 from pyspark_lance.statements.parameters import literal, parameters_in
 from pyspark_lance.statements.tokens import Cursor, tokens_of
 
@@ -75,7 +75,7 @@ def test_what_does_not_end_is_rejected_with_its_position(text):
 
 def test_names_are_found_with_branch_and_travel():
     text = "select lake.s.t.id from lake.s.t@dev-1 FOR VERSION AS OF 3 a join lance.`/x@y/t.lance`@`b/c` TIMESTAMP AS OF now() - interval 1 day b, other.lake.t, lake"
-    qualifier, table, path = mentions_of(text, Finder())
+    qualifier, table, path = find_mentions(text, Finder())
     assert (qualifier.name.parts, qualifier.name.ref) == (("lake", "s", "t", "id"), None)
     assert (table.name.parts, table.name.ref, table.version.text) == (("lake", "s", "t"), "dev-1", "3")
     assert (path.name.parts, path.name.ref, path.timestamp.text) == (

@@ -11,7 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import in_lance_sql
+from pyspark_lance.engine.lexing import translate_strings
 from pyspark_lance.statements.parameters import literal
 from pyspark_lance.statements.replace_condition import replace_condition
 
@@ -90,7 +90,7 @@ def test_each_type_can_be_a_parameter_of_replace_where(tmp_path, name):
     table = lance_core.write_dataset(pa.table(ROWS), tmp_path / "t.lance")
     for value in table.to_table()[name].to_pylist():
         found = replace_condition(f"{name} = :value", {"value": value}, table.schema, exact=True)
-        assert table.to_table(filter=in_lance_sql(found))[name].to_pylist() == [value]
+        assert table.to_table(filter=translate_strings(found))[name].to_pylist() == [value]
 
 
 @pytest.mark.parametrize(

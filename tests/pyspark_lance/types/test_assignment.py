@@ -11,8 +11,8 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.types.batch_convert import converter
-from pyspark_lance.types.column_names import matched_names, source_indices, with_names_of
+from pyspark_lance.types.batch_convert import build_converter
+from pyspark_lance.types.column_names import match_names, rename_like, source_indices
 
 D = decimal.Decimal
 TABLE = pa.table({"id": pa.array([1, 2], pa.int32()), "n": pa.array([10, 20], pa.int32()), "s": ["a", "b"]})
@@ -127,7 +127,7 @@ def test_an_update_rounds_to_the_digits_of_the_column(spark, uri):
     ids=str,
 )  # fmt: skip
 def test_numbers_by_value(source, target, kept, other):
-    change = converter(source, target, "c")
+    change = build_converter(source, target, "c")
     found = change(pa.array(kept, source))
     assert found.type == target
     if source != pa.decimal128(3, 1):  # Arrow's own cast of floats to decimals is less exact
@@ -196,11 +196,11 @@ def test_fields_of_structs_follow_the_rule(spark, uri):
 
 
 def test_matching_of_names():
-    assert matched_names(["A", "b", "c"], ["a", "b"]) == {"A": "a", "b": "b"}
-    assert matched_names(["A"], ["a"], exact=True) == {}
+    assert match_names(["A", "b", "c"], ["a", "b"]) == {"A": "a", "b": "b"}
+    assert match_names(["A"], ["a"], exact=True) == {}
     with pytest.raises(SchemaError, match=r"column 'AB' could be any of \['Ab', 'aB'\]"):
-        matched_names(["AB"], ["Ab", "aB"])
+        match_names(["AB"], ["Ab", "aB"])
     assert source_indices(["N", "x"], ["n", "N", "X"]) == [-1, 0, 1]
     table = pa.schema([("s", pa.struct([("a", pa.int64())]))])
     with pytest.raises(SchemaError, match=r"columns 's\.a' and 's\.A' are both column 's\.a'"):
-        with_names_of(table, pa.schema([("s", pa.struct([("A", pa.int64()), ("a", pa.int64())]))]))
+        rename_like(table, pa.schema([("s", pa.struct([("A", pa.int64()), ("a", pa.int64())]))]))

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
-from pyspark_lance.types.batch_convert import BatchConverter, converter
+from pyspark_lance.types.batch_convert import BatchConverter, build_converter
 
 ELEMENTS = pa.list_(pa.field("element", pa.float32()))
 VECTORS = pa.list_(pa.field("item", pa.float32()), 2)
 
 
 def convert(array, target, **options):
-    change = converter(array.type, target, "c", **options)
+    change = build_converter(array.type, target, "c", **options)
     result = array if change is None else change(array)
     result.validate(full=True)
     assert result.type == target
@@ -134,7 +134,7 @@ def test_nanoseconds_are_truncated_only_if_that_is_allowed():
 )  # fmt: skip
 def test_impossible_conversions_are_rejected_when_the_converter_is_made(source, target):
     with pytest.raises(SchemaError, match="column 'c'"):
-        converter(source, target, "c")
+        build_converter(source, target, "c")
 
 
 def test_columns_are_matched_by_name_and_missing_ones_are_null():
@@ -172,7 +172,7 @@ def test_an_error_in_a_nested_vector_names_its_path():
     ],
 )
 def test_numbers_are_widened(values, source, target):
-    change = converter(source, target, "c")
+    change = build_converter(source, target, "c")
     assert change(pa.array(values, source)).to_pylist() == pa.array(values, target).to_pylist()
 
 

@@ -247,7 +247,7 @@ def test_a_large_batch_is_written_in_parts_that_do_not_keep_it(monkeypatch):
         pa.record_batch({"t": texts, "l": lists, "v": vectors, "s": pa.StructArray.from_arrays([texts], ["t"])})
     )
     assert batch.nbytes > 4 * write_task.PART_BYTES
-    found = list(write_task.parts(iter([batch])))
+    found = list(write_task.split_large_batches(iter([batch])))
     assert pa.Table.from_batches(found).combine_chunks().equals(pa.Table.from_batches([batch]))
     assert len(found) > 4
     for part in found:
@@ -257,7 +257,7 @@ def test_a_large_batch_is_written_in_parts_that_do_not_keep_it(monkeypatch):
 
 def test_a_small_batch_is_passed_on_as_it_is():
     batch = as_message(pa.record_batch({"id": range(1000)}))
-    (found,) = write_task.parts(iter([batch]))
+    (found,) = write_task.split_large_batches(iter([batch]))
     assert found is batch
 
 
