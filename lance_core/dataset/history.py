@@ -364,9 +364,13 @@ class HistoryVerbs(Handle):
         return watermarks(self._manifest.config, name)
 
     def known_after(self, kind: Literal["streams", "keys", "attempts", "fills"]) -> int | None:
-        """The version after which the table has proofs of all writes of a kind; None if it never kept such a proof.
+        """The version after which the table's state records all writes of a kind; None if it never recorded one.
 
         Writes up to that version are known from the history alone, as far as it was not cleaned up.
+
+        Args:
+            kind: "streams" are batches of a stream, "keys" idempotency keys, "attempts" attempts of a write, and
+                "fills" attempts that replaced all rows, or those of slices.
 
         Raises:
             InvalidInputError: The kind is unknown.
@@ -404,7 +408,7 @@ class HistoryVerbs(Handle):
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
             header = load_version_header(self._store, number)
-            if since_epoch(min(header.timestamp_ns, _listed_ns(header.timestamp_ns))) <= limit:
+            if since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns))) <= limit:
                 return number
             if clock == "storage" and isinstance(header, Manifest) and header.location is not None:
                 stored = self._store.head(header.location.key).modified
@@ -457,10 +461,10 @@ def _describe(version: VersionSummary) -> dict[str, Any]:
 
 def _local_time(ns: int) -> datetime:
     """The time as pylance returns it: local and naive."""
-    listed = _listed_ns(ns)
+    listed = _round_like_pylance(ns)
     return datetime.fromtimestamp(listed // 10**9) + timedelta(microseconds=listed % 10**9 // 1000)  # noqa: DTZ006 - pylance returns local time
 
 
-def _listed_ns(ns: int) -> int:
-    """The time as `versions` lists it: cut in floating point, which may give the microsecond before or after."""
+def _round_like_pylance(ns: int) -> int:
+    """Round a time in nanoseconds to microseconds as pylance does, by floating point: it may give a neighbour."""
     return int(ns // 1e9) * 10**9 + int((ns % 1e9) // 1e3) * 1000
