@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import latest_version, load_latest
+from lance_core.commit import load_latest
 from lance_core.errors import InvalidInputError, LanceError, OutcomeUnknownError, StoreError, VersionNotFoundError
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.paths import TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key
+from lance_core.table.paths import DATA_PREFIX, TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key
 from lance_core.table.refs import TagRef
 from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
@@ -201,10 +201,11 @@ def find_missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple
             continue
         try:
             other = open_store(base.path, store.options)
-            is_there = latest_version(other) is not None if base.is_dataset_root else any(True for _ in other.list(""))
+            folder = DATA_PREFIX if base.is_dataset_root else ""  # the root of a dataset, or a place for files alone
+            is_there = any(True for _ in other.list(folder, limit=1))
         except (InvalidInputError, StoreError) as error:
             yield base.path, f"base path {base.path!r} (id {base.id}) cannot be reached: {error}"
             continue
         if not is_there:
-            kind = "no dataset is there" if base.is_dataset_root else "nothing is there"
-            yield base.path, f"base path {base.path!r} (id {base.id}), where files of {used} fragments lie: {kind}"
+            where = f"nothing is there{f' below {folder}' if folder else ''}"
+            yield base.path, f"base path {base.path!r} (id {base.id}), where files of {used} fragments lie: {where}"

@@ -170,8 +170,23 @@ def test_verify_names_a_missing_base(source, tmp_path):
     shutil.rmtree(source.uri)
     messages = [problem.message for problem in verify(clone) if problem.path == source.uri]
     assert len(messages) == 1
-    assert "no dataset is there" in messages[0]
+    assert "nothing is there" in messages[0]
     lance_core.LanceDataset.drop(target)  # nothing is left to be released
+
+
+@pytest.mark.parametrize("is_dataset_root", [False, True])
+@pytest.mark.parametrize("library", [lance, lance_core])
+def test_verify_finds_a_base_path_without_a_dataset_sound(tmp_path, library, is_dataset_root):
+    target, base = str(tmp_path / "t"), tmp_path / "second"
+    base.mkdir()
+    bases = [library.DatasetBasePath(str(base), name="second", is_dataset_root=is_dataset_root)]
+    rows = pa.table({"a": [1, 2, 3]})
+    library.write_dataset(rows, target, initial_bases=bases, target_bases=["second"])
+    table = lance_core.dataset(target)
+    assert verify(table, rows=True) == []
+    lance.dataset(target).validate()
+    shutil.rmtree(base)
+    assert any("nothing is there" in problem.message for problem in verify(table))
 
 
 def test_the_command_lists_and_releases(source, tmp_path):
