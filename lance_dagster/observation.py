@@ -267,14 +267,16 @@ def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has 
         ... def late_flights(): ...
     """
     condition = dg.AutomationCondition
-    on_branch: Any
+    newest_on_branch: Any = condition.executed_with_tags(tag_keys={BRANCH_TAG}) & ~condition.executed_with_tags(
+        tag_keys={PUBLISHES_TAG}
+    )
+    on_branch = newest_on_branch
     if hasattr(condition, "all_new_updates_have_run_tags"):
-        on_branch = condition.all_new_updates_have_run_tags(
-            tag_keys={BRANCH_TAG}
-        ) & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})
-    else:
-        on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG}) & ~condition.executed_with_tags(
-            tag_keys={PUBLISHES_TAG}
+        all_on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
+        # While the instance had no event at the last tick, both conditions on new updates hold for nothing.
+        is_first_event = condition.newly_updated() & ~condition.any_new_update_has_run_tags(tag_keys={BRANCH_TAG})
+        on_branch = (is_first_event & newest_on_branch) | (
+            all_on_branch & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})
         )
     published = condition.newly_updated() & ~on_branch
     eager: Any = condition.eager()

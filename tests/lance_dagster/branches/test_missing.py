@@ -146,3 +146,19 @@ def test_a_partition_of_its_own_that_only_a_branch_has_is_requested(lake, ticks)
     assert ticks.tick() == set()
     lake.run(letters, partition="a")
     assert ticks.tick() == {"a"}
+
+
+def test_the_first_event_of_an_instance_is_about_a_branch(lake):
+    lake.instance.add_dynamic_partitions("keys", ["a"])
+
+    @dg.asset(partitions_def=KEYS, deps=[letters], automation_condition=lance_eager())
+    def woken() -> None: ...
+
+    defs, turns, cursor = dg.Definitions(assets=[letters, woken]), [], None
+    for tags in (None, ON_BRANCH, TAGGED):
+        if tags is not None:
+            lake.run(letters, partition="a", **tags)
+        result = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=cursor)
+        turns.append(result.get_requested_partitions(woken.key))
+        cursor = result.cursor
+    assert turns == [set(), set(), {"a"}]

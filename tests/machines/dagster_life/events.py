@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from tests.machines.dagster_life.marks import note_origin
 from tests.machines.dagster_life.model import MAIN
 from tests.machines.dagster_life.project import TABLES
 
@@ -50,6 +51,7 @@ def compare_event(world: "World", table: str, record) -> None:
         return
     world.due.remove(due)
     facts = due[-1]
+    note_origin(world, table, event.partition, due[0], facts)
     compare_numbers(world, shown, event.partition, metadata, facts)
     compare_origin(world, shown, event.tags or {}, facts)
     if table == "events":

@@ -52,6 +52,8 @@ class Commit:
         read: The version that last changed the rows of `events` which the write was made from, and whose line that was.
         replaces_all: Whether another library replaced all rows.
         is_undone: Whether an undo removed its rows.
+        read_rows: The rows of `events` which the write was made from.
+        seen_events: The newest event of each partition of `events` when the step began.
     """
 
     at: int
@@ -65,6 +67,8 @@ class Commit:
     read: tuple[str | None, int] | None = None
     replaces_all: bool = False
     is_undone: bool = False
+    read_rows: Counter = field(default_factory=Counter)
+    seen_events: dict[str | None, int] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -134,6 +138,8 @@ class Write:
     rows: Counter
     empty_output: str
     read: tuple[str | None, int] | None = None
+    read_rows: Counter = field(default_factory=Counter)
+    seen_events: dict[str | None, int] = field(default_factory=dict)
     began: int = 0
 
     @property
@@ -353,6 +359,8 @@ class Model:
             added=added,
             removed=removed,
             read=write.read,
+            read_rows=write.read_rows,
+            seen_events=write.seen_events,
         )
         line.commits.append(commit)
         return commit

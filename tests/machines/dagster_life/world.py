@@ -59,6 +59,8 @@ class World(contextlib.AbstractContextManager):
         self.actors: dict[str, Actor] = {}
         self.due: list[tuple[Commit | None, Run, str, str | None, dict]] = []
         self.seen = dict.fromkeys(TABLES, 0)
+        self.newest_events: dict[tuple[str, str | None], int] = {}
+        self.made_from: dict[str | None, int | None] = {}
         self.backfills: dict[str, dict] = {}
         self.cursor: str | None = None
         self.run_keys: set[str] = set()
@@ -270,6 +272,7 @@ class World(contextlib.AbstractContextManager):
             self.compare_read(run, "events", to_rows(read), f"{asset} in run {run.number}", run.partitions)
             line = self.model.lines["events"].get(run.branch)
             made_from = None if line is None else (run.branch, line.changed)
+        seen_events = {partition: event for (name, partition), event in self.newest_events.items() if name == "events"}
         actor.reach(f"{asset} begins")
         is_first = context.retry_number == 0
         if says.get("fail") in ("before", "after"):
@@ -294,6 +297,8 @@ class World(contextlib.AbstractContextManager):
             rows=rows,
             empty_output=empty,
             read=made_from,
+            read_rows=Counter() if read is None else to_rows(read),
+            seen_events=seen_events,
         )
         yield dg.Output(self.stream(actor, asset, rows) if says.get("stream") else to_table(rows))
         if says.get("fail") == "after":
