@@ -218,6 +218,7 @@ class _BranchCommit:
     version: int
     operation: str | None
     properties: Mapping[str, str]
+    is_idle: bool = False
 
     @property
     def assets(self) -> list[str]:
@@ -243,7 +244,10 @@ def _read_commits_since_fork(
     for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD):
         if commit.changes_rows:
             commits[commit.version] = _BranchCommit(
-                version=commit.version, operation=commit.operation, properties=commit.properties
+                version=commit.version,
+                operation=commit.operation,
+                properties=commit.properties,
+                is_idle=commit.is_idle,
             )
     missing = (number for number in range(fork + 1, head.version) if number not in existing | removed.keys())
     newest_first = [commits[version] for version in sorted(commits, reverse=True)]
@@ -267,6 +271,9 @@ def _sum_up_changed_rows(
     for commit in reversed([commit for commit in history if not commit.assets or asset in commit.assets]):
         names = partition_names(commit.properties) or partition_lists.get(commit.properties.get(PARTITION_HASH, ""), ())
         parts: Sequence[str | None] = [*names] or [REST]
+        if commit.is_idle:  # the rows are those that an earlier result has read, if there is one
+            changed = dict.fromkeys(parts, commit.version) | changed
+            continue
         if OUT_OF_PARTITION in commit.properties:
             changed[REST] = commit.version
         changed |= dict.fromkeys(parts, commit.version)

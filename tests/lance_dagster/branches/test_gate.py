@@ -112,6 +112,23 @@ def test_a_later_commit_needs_a_later_result(lake, gate):
     assert lake.rows("events") == []
 
 
+def test_a_write_of_no_rows_over_none_leaves_the_result(lake, monkeypatch):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "lance/empty_output": "write"})
+    def quiet() -> pa.Table:
+        return pa.table({"day": pa.array([], pa.string())})
+
+    @dg.asset_check(asset=quiet, blocking=True)
+    def seen(quiet: pa.Table) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    assets = {"assets": [quiet], "checks": [seen]}
+    on_branch(lake, quiet, partition=ONE)
+    assert f"version 2 (partition {ONE}): it has given no result" in promote(lake, monkeypatch, fails=True, **assets)
+    on_branch(lake, quiet, seen, partition=ONE)
+    on_branch(lake, quiet, partition=ONE)
+    promote(lake, monkeypatch, **assets)
+
+
 @pytest.mark.filterwarnings("ignore:Specifying a partitions_def:dagster.PreviewWarning")
 def test_a_branch_remembers_what_versions_changed_that_were_cleaned_up(lake, monkeypatch):
     @dg.asset_check(asset=events, blocking=True, partitions_def=DAYS)

@@ -330,12 +330,18 @@ class Model:
             and (write.partitions is None or bool(commit.partitions & set(write.partitions)))
         )
 
-    def apply(self, write: Write, version: int) -> Commit:
-        """The write has been committed as this version."""
+    def appended_meanwhile(self, write: Write) -> Counter:
+        """The rows that others have appended to the partitions of an overwrite since it began."""
+        line = self.lines[write.asset].get(write.run.branch) or Line()
+        appends = [commit.added for commit in line.commits if not commit.asset and commit.at > write.began]
+        return of_partitions(sum(appends, Counter()), write.partitions) if write.mode == "overwrite" else Counter()
+
+    def apply(self, write: Write, version: int, stored: Counter) -> Commit:
+        """The write has been committed as this version; rows that were appended meanwhile may be stored, or replaced."""
         line = self.lines[write.asset].setdefault(write.run.branch, Line())
         added = write.rows
         if write.mode == "overwrite":
-            removed = of_partitions(line.rows, write.partitions)
+            removed = of_partitions(line.rows, write.partitions) - (self.appended_meanwhile(write) & stored)
         elif write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             removed = Counter({row: n for row, n in line.rows.items() if row[:2] in keys})

@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 EXPECTED_ERRORS = {
     "superseded": ("SupersededError",),
     "exists": ("DatasetExistsError",),
-    "undecidable": ("EarlierAttemptError",),
+    "undecidable": ("EarlierAttemptError", "RetryableConflictError"),  # the latter if others have committed meanwhile
     "not to keep": ("InvalidInputError", "EarlierAttemptError", "SupersededError"),
     "empty": ("InvalidInputError", "DatasetExistsError", "EarlierAttemptError", "SupersededError"),
 }
@@ -409,7 +409,9 @@ class World(contextlib.AbstractContextManager):
             self.end_skipped(write)
         else:
             version = self.version(write.asset, run.branch)
-            commit = self.model.apply(write, version)
+            is_raced = bool(self.model.appended_meanwhile(write))
+            stored = to_rows(self.open(write.asset, run.branch).to_table()) if is_raced else Counter()
+            commit = self.model.apply(write, version, stored)
             line = self.model.lines[write.asset][run.branch]
             changed: int | set[int] = line.changed
             if not changes_rows(commit) and write.partitions is not None:
