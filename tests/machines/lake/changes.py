@@ -71,8 +71,8 @@ def _append(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names
 
 def _delete(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
     del fresh, rows, names
-    divisor, rest = random.randint(2, 5), random.randint(0, 4)
-    rest %= divisor
+    divisor = random.randint(2, 5)
+    rest = random.randint(0, divisor)  # no key has the last one
     return Change(
         f"delete k % {divisor} = {rest}",
         lambda table: table.delete(f"k % {divisor} = {rest}"),

@@ -129,6 +129,8 @@ class Lake:
         if kind == "meanwhile" and not errors and self.random.random() < 0.5:
             role = "no-DeleteObject"  # a writer that loses has leftovers that it cannot remove
         at = self.random.choice([self.random.randrange(6), self.random.randrange(25)])
+        if kind == "meanwhile" and self.place.server is None and self.random.random() < 0.4:
+            at = traps.AFTER_PUT
         return Fault(kind, at, role, meanwhile, errors)
 
     # Taking a step

@@ -59,8 +59,9 @@ class Machine(References):
         table = self.table()
         branch, library = self.line(table), self.library()
         rows, names = table.lines[branch].rows, self.columns(table, branch)
-        is_quiet = self.random.random() < 0.3
-        change, other = (draw(self.random, self.fresh, rows, names, is_quiet=is_quiet) for _ in range(2))
+        change, other = (
+            draw(self.random, self.fresh, rows, names, is_quiet=self.random.random() < 0.3) for _ in range(2)
+        )
         other_library = self.library()
         meantime: list[Outcome] = []
 
@@ -186,7 +187,7 @@ class Machine(References):
         policy |= {"error_if_tagged_old_versions": False, "delete_unverified": self.random.random() < 0.5}
         if library == "ours" and "older_than" in policy and self.random.random() < 0.5:
             policy["age_from"] = "replacement"
-        if fault.kind == "meanwhile":
+        if fault.kind == "meanwhile" and fault.at != traps.AFTER_PUT:
             fault.at += self.random.choice([0, 8, 16])  # also while it removes files
         also = f" while another makes {another}" if fault.kind == "meanwhile" else ""
         self.log(f"{library} cleans up {table.name}@{branch or 'main'} {policy}{fault}{also}")

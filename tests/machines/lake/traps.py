@@ -23,6 +23,7 @@ from lance_core.verbs.refs import tags
 
 KINDS = ("fail", "full", "lose", "kill before", "kill after", "meanwhile")
 FULL = "No space left on device"
+AFTER_PUT = -1
 _CALLS = ("get", "read", "get_tail", "get_ranges", "head", "put", "put_if_absent", "delete", "copy", "list")
 _WRITES = ("put", "put_if_absent", "delete", "copy")
 
@@ -33,7 +34,10 @@ class Killed(BaseException):
 
 @dataclass
 class Trap:
-    """A trap; `at` is the number of the call, counted from 0. A writer that loses may lack the right to delete."""
+    """A trap; `at` is the number of the call, counted from 0, or AFTER_PUT for the one after a manifest was put.
+
+    A writer that loses may lack the right to delete.
+    """
 
     kind: str
     at: int
@@ -79,6 +83,20 @@ def _before(name: str) -> str | None:
     return trap.kind
 
 
+def _aim(name: str, args: tuple[Any, ...]) -> None:
+    """A trap that waits for a manifest fires at the next call, by which its writer looks where its version stands."""
+    trap = _set[-1]
+    is_passing = getattr(_passing, "on", False)
+    if (
+        trap is not None
+        and trap.at == AFTER_PUT
+        and not is_passing
+        and name == "put_if_absent"
+        and "_versions/" in args[0]
+    ):
+        trap.at = trap.calls
+
+
 def _after(kind: str | None, name: str) -> None:
     trap = _set[-1]
     if kind == "kill after" and trap is not None:
@@ -105,6 +123,7 @@ def _hook(owner: type, name: str, called: str) -> tuple[type, str, Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         kind = _before(called)
         result = real(self, *args, **kwargs)
+        _aim(called, args)
         if called == "list" and kind is not None:
             result = iter(list(result))
         _after(kind, called)
