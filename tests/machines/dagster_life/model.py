@@ -264,6 +264,8 @@ class Model:
         line = self.lines[write.asset].get(write.run.branch) or Line()
         if write.run.branch in self.discarded:
             return self.outcome_after_discard(write)
+        if write.run.branch is not MAIN and write.run.branch not in self.lines[write.asset]:
+            return "any"  # an audited job has published the branch and removed it while the write went on
         if not write.rows and write.empty_output == "error":
             return "empty"  # or any other failure that the write has as well
         if self.is_from_promotion(write) and "promoted attempts" not in self.switches:
@@ -378,7 +380,7 @@ class Model:
         skipped = {code for parts, code in line.skipped if parts is None or partition in parts}
         for commit in reversed(line.commits):
             if commit.asset == asset and commit.run is not without and is_in(partition, commit.partitions):
-                return {commit.run.code, *skipped}
+                return set() if commit.is_undone else {commit.run.code, *skipped}
         return set()
 
     def newest_write(self, line: Line, asset: str, partition: str | None) -> Commit | None:

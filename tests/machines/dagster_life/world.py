@@ -397,7 +397,8 @@ class World(contextlib.AbstractContextManager):
                 self.problems.append(f"{where} had to be {expected}, but: {name}: {error}")
             lines = self.model.lines[write.asset]
             if (
-                run.branch is not None
+                run.branch in lines
+                and run.branch is not None
                 and not lines[run.branch].own_commits()
                 and not self.version(write.asset, run.branch)
             ):
