@@ -391,7 +391,7 @@ class HistoryVerbs(Handle):
             asof: A day, or a string without a zone, is in UTC; a `datetime` without a zone is local time, as in
                 `versions`.
             clock: "writer" compares the times that `versions` lists, which writers took from their clocks; "storage"
-                also takes versions whose manifest the storage has had by then, as a writer's clock may be ahead.
+                the times at which the storage got the manifests, as writers' clocks may be ahead or behind.
 
         Raises:
             VersionNotFoundError: All versions are newer.
@@ -408,12 +408,11 @@ class HistoryVerbs(Handle):
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
             header = load_version_header(self._store, number)
-            if since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns))) <= limit:
-                return number
+            written = since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns)))
             if clock == "storage" and isinstance(header, Manifest) and header.location is not None:
-                stored = self._store.head(header.location.key).modified
-                if datetime.fromtimestamp(stored, UTC) <= limit:
-                    return number
+                written = datetime.fromtimestamp(self._store.head(header.location.key).modified, UTC)
+            if written <= limit:
+                return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
     def delta(

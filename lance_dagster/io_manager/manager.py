@@ -113,7 +113,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
-        self._begun: dict[tuple[tuple[str, str] | None, str], tuple[int, str | None]] = {}
+        self._begun: dict[tuple[tuple[str, str] | None, str], tuple[int, str | None, int]] = {}
         self._missed_begins: set[tuple[str, str] | None] = set()
         watch_sql_inputs()
 
@@ -145,20 +145,23 @@ class LanceTableIOManager(dg.IOManager):
                 main = self._settings.open_uri(location.uri)
                 begun = record_or_find_begin(facts, location.uri, newest_version(main, branch))
                 identity = None if main is None or branch is None else branch_id(main, branch)
-                self._begun[facts.step, location.uri] = begun, identity
+                begun_of_main = newest_version(main, None)
+                if facts.attempt:  # of main it is not recorded where it was at the first attempt
+                    begun_of_main = min(begun, begun_of_main)
+                self._begun[facts.step, location.uri] = begun, identity, begun_of_main
 
     def miss_begin(self, step: tuple[str, str]) -> None:
         """Let the writes of a step, given by its run and key, count as begun before all others."""
         self._missed_begins.add(step)
 
     def _begin_of(self, output: TableOutput) -> int | None:
-        """The newest version as the step began; of a branch that was begun again since, no later one than its fork."""
-        begun, identity = self._begun.get((output.step, output.location.uri), (None, None))
+        """The newest version as the step began; that of main, if the branch was begun again since."""
+        begun, identity, begun_of_main = self._begun.get((output.step, output.location.uri), (None, None, 0))
         if begun is None or output.branch is None or output.existing is None or output.existing.branch is None:
             return begun
         if branch_id(output.existing, output.branch) == identity:
             return begun
-        return min(begun, int(output.existing.branches.list()[output.branch]["parent_version"]))
+        return begun_of_main
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.

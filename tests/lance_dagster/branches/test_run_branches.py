@@ -56,6 +56,18 @@ class TestMainAsItWas:
         assert "launch a new run" in deployment.errors(again)
         assert deployment.run("second", partition="x").status is dg.DagsterRunStatus.SUCCESS
 
+    def test_a_later_version_of_a_machine_whose_clock_is_behind(self, deployment, monkeypatch):
+        deployment.says(policy=("off",)).run("first", partition="x")
+        deployment.says(policy=("per_run",), failing=["second"])
+        run = deployment.run("second", partition="x")
+        now = time.time_ns
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+            deployment.says(policy=("off",), value=5, failing=[]).run("first", partition="x")
+        again = deployment.says(policy=("per_run",)).re_execute(run.run_id)
+        assert again.status is dg.DagsterRunStatus.SUCCESS
+        assert deployment.rows("second", f"dagster/run/{run.run_id}") == {"x": 10}
+
     def test_a_version_that_was_cleaned_up(self, deployment, failed):
         deployment.says(policy=("off",), value=2).run("first", partition="x")
         deployment.table("first").cleanup_old_versions(timedelta(0))

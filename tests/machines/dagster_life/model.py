@@ -90,6 +90,7 @@ class Line:
         promoted_as: The version of main that has them.
         is_stuck: Whether an undo changed it after its promotion, so that no table of the branch can be promoted.
         skipped: The partitions of outputs that were skipped, and the code of their runs.
+        began: When the branch was made.
     """
 
     rows: Counter = field(default_factory=Counter)
@@ -102,6 +103,7 @@ class Line:
     promoted_as: int = 0
     is_stuck: bool = False
     skipped: list[tuple[frozenset[str] | None, str]] = field(default_factory=list)
+    began: int = 0
 
     def own_commits(self) -> list[Commit]:
         """The writes since the fork."""
@@ -237,6 +239,7 @@ class Model:
                 commits=[*main.commits],
                 fork=main.rows.copy(),
                 base=[*main.commits],
+                began=self.now,
             )
 
     def attempts(self, write: Write) -> list[Commit]:
@@ -264,13 +267,13 @@ class Model:
         line = self.lines[write.asset].get(write.run.branch) or Line()
         if write.run.branch in self.discarded:
             return self.outcome_after_discard(write)
-        if write.run.branch is not MAIN and write.run.branch not in self.lines[write.asset]:
-            return "any"  # an audited job has published the branch and removed it while the write went on
+        is_published = write.run.branch is not MAIN and write.run.branch not in self.lines[write.asset]
+        is_published |= line.began > write.began  # while the write went on, and was removed or begun again
         if not write.rows and write.empty_output == "error":
-            return "empty"  # or any other failure that the write has as well
+            return "any" if is_published else "empty"  # or any other failure that the write has as well
         if self.is_from_promotion(write) and "promoted attempts" not in self.switches:
             return "any"
-        if self.may_be_undecidable(write) or self.was_replaced(write, line):
+        if is_published or self.may_be_undecidable(write) or self.was_replaced(write, line):
             return "any"
         if any(commit.order > write.order for commit in self.attempts(write)):
             return "superseded" if write.mode != "overwrite" or "late overwrites" in self.switches else "any"
