@@ -179,7 +179,7 @@ class CorruptFileError(LanceError, OSError):
 
 
 class TornFileError(CorruptFileError):
-    """The file of a tag or a branch is empty or truncated: it carries no information and can be deleted."""
+    """The file of a tag or a branch is empty or truncated, or has a name that none can have: it can be deleted."""
 
     code = "torn-file"
 

@@ -216,6 +216,15 @@ def check_known_tag_name(name: str) -> str:
     return _require_possible(name, [name], "tag")
 
 
+def is_tag_name(name: str) -> bool:
+    """Whether a tag that any tool made can have a name."""
+    try:
+        check_known_tag_name(name)
+    except InvalidInputError:
+        return False
+    return True
+
+
 def name_in_tag(branch: str) -> str:
     """The name of a branch as part of a tag's name: '-' for slashes, _XX for the bytes that a tag may not have."""
     string = quote(branch.replace("/", "-"), safe="").replace("%", "_")

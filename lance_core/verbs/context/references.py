@@ -1,6 +1,7 @@
 """Resolve a reference (a version number, a tag, or a branch and a number) to a version; read the files of `_refs/`.
 
-The file of a tag or branch is torn if it is empty or cut off, because its writer was interrupted.
+The file of a tag or branch is torn if it is empty or cut off, because its writer was interrupted. One with a name that
+no tag or branch can have, such as `july (1).json` of a tool that synchronises folders, is treated like a torn file.
 
 A branch has its root at `tree/<branch>` below the root of its dataset.
 """
@@ -33,7 +34,7 @@ from lance_core.errors import (
     TornFileError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, join_uri, open_store, uri_above
+from lance_core.store import ObjectStore, delete_durably, join_uri, open_store, uri_above
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
     BRANCHES_PREFIX,
@@ -44,7 +45,15 @@ from lance_core.table.paths import (
     tag_of_ref_key,
     tag_ref_key,
 )
-from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
+from lance_core.table.refs import (
+    MAIN,
+    BranchRef,
+    TagRef,
+    check_known_branch_name,
+    check_known_tag_name,
+    is_branch_name,
+    is_tag_name,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -267,6 +276,7 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
         if name is None:
             continue
         try:
+            reject_misnamed(root, meta.key)
             tag = find_tag(root, name)
         except TornFileError as error:
             torn.append(str(error))
@@ -289,6 +299,7 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
         if name is None or name == MAIN:
             continue
         try:
+            reject_misnamed(root, meta.key)
             refs[name] = _read_branch(root, name)
         except ObjectNotFoundError:
             continue  # it was deleted after it was listed
@@ -305,6 +316,7 @@ def check_references(root: ObjectStore) -> tuple[dict[str, TagRef], dict[str, Br
     for meta in (*root.list(TAGS_PREFIX), *root.list(BRANCHES_PREFIX)):
         tag, branch = tag_of_ref_key(meta.key), branch_of_ref_key(meta.key)
         try:
+            reject_misnamed(root, meta.key)
             if (
                 tag is not None and (ref := find_tag(root, tag)) is not None
             ):  # None if it was deleted after it was listed
@@ -332,6 +344,41 @@ def reject_torn(messages: Iterable[str]) -> None:
     """
     for message in messages:
         raise TornFileError(message)
+
+
+def reject_misnamed(root: ObjectStore, key: str) -> None:
+    """Reject a file of a tag or branch with a name that none can have.
+
+    Raises:
+        TornFileError: No tag or branch can have the name.
+    """
+    tag, branch = tag_of_ref_key(key), branch_of_ref_key(key)
+    if not (tag is None or is_tag_name(tag)):
+        kind, remedy = "tag", f"tags.delete({tag!r})"
+    elif not (branch is None or branch == MAIN or is_branch_name(branch)):
+        kind, remedy = "branch", f"branches.delete({branch!r})"
+    else:
+        return
+    raise TornFileError(
+        f"{root.root}/{key}: no {kind} can have this name: another tool made the file, perhaps as a copy. "
+        f"{remedy} removes the file"
+    )
+
+
+def remove_misnamed(root: ObjectStore, prefix: str, name: str) -> bool:
+    """Remove the file of a tag or branch with a name that none can have; False if there is no such file.
+
+    Args:
+        root: The store of the dataset.
+        prefix: The folder of tags or that of branches.
+        name: The name of the file without `.json`.
+    """
+    if name == MAIN or (is_tag_name if prefix == TAGS_PREFIX else is_branch_name)(name):
+        return False
+    keys = [meta.key for meta in root.list(prefix) if name in (tag_of_ref_key(meta.key), branch_of_ref_key(meta.key))]
+    for key in keys:
+        delete_durably(root, key)
+    return bool(keys)
 
 
 def _read_branch(root: ObjectStore, branch: str) -> BranchRef:

@@ -33,7 +33,7 @@ from lance_core.errors import (
 from lance_core.store import ObjectStore, delete_durably, manifest_table, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
-from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.paths import BRANCHES_PREFIX, branch_ref_key, branch_root, tag_ref_key
 from lance_core.table.refs import (
     BranchRef,
     TagRef,
@@ -51,6 +51,7 @@ from lance_core.verbs.context.references import (
     read_branches,
     read_tags,
     reject_torn,
+    remove_misnamed,
     report_torn,
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
@@ -338,9 +339,10 @@ class Branches:
         """Remove a branch with its versions and the files that it wrote.
 
         If the branch's folder is a symbolic link, only the link is removed. Remains of an interrupted creation or
-        removal are removed as well, and so is a branch whose file is torn. Rows of the branch in an external manifest
-        store are deleted after the files. Tags that were created automatically are removed with the branch: by its
-        fork, by promotions from or to it, and by readers of its changes.
+        removal are removed as well, and so is a branch whose file is torn. A file with a name that no branch can have,
+        such as a copy, is removed alone. Rows of the branch in an external manifest store are deleted after the files.
+        Tags that were created automatically are removed with the branch: by its fork, by promotions from or to it, and
+        by readers of its changes.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -355,9 +357,11 @@ class Branches:
             >>> table.branches.list()
             {}
         """
-        check_known_branch_name(branch)
         self._refs.reject_successor()
         root = self._refs.root
+        if remove_misnamed(root, BRANCHES_PREFIX, branch):
+            return
+        check_known_branch_name(branch)
         refs, torn = read_branches(root)
         tags, torn_tags = read_tags(root)
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])

@@ -23,7 +23,7 @@ from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_st
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import DATA_PREFIX, TAGS_PREFIX, branch_root, tag_of_ref_key, tag_ref_key
 from lance_core.table.refs import TagRef
-from lance_core.verbs.context.references import TableRefs, find_tag
+from lance_core.verbs.context.references import TableRefs, find_tag, reject_misnamed
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
 
 CLONE_TAG_PREFIX: Final = "clone."
@@ -155,8 +155,11 @@ def reject_clones(root: ObjectStore) -> None:
         InvalidInputError: There is such a clone, or it is not known whether there is; the message names it.
         CorruptFileError: The file of a tag of a clone is torn or invalid.
     """
-    names = (tag_of_ref_key(meta.key) or "" for meta in root.list(TAGS_PREFIX))
-    tags = ((name, find_tag(root, name)) for name in names if name.startswith(CLONE_TAG_PREFIX))
+    keys = [meta.key for meta in root.list(TAGS_PREFIX)]
+    names = {key: name for key in keys if (name := tag_of_ref_key(key)) and name.startswith(CLONE_TAG_PREFIX)}
+    for key in names:
+        reject_misnamed(root, key)
+    tags = ((name, find_tag(root, name)) for name in names.values())
     uris = sorted({ref.metadata[CLONE_KEY] for name, ref in tags if ref is not None and is_clone_tag(name, ref)})
     for uri in uris:
         try:

@@ -22,8 +22,8 @@ from lance_core.store import delete_durably
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef
 from lance_core.times import ago
-from lance_core.verbs.context.references import TableRefs
-from lance_core.verbs.refs.tags import Tags, describe_tag, load_tags, write_tag
+from lance_core.verbs.context.references import TableRefs, find_tag, read_tags, report_torn
+from lance_core.verbs.refs.tags import Tags, describe_tag, write_tag
 
 READER_TAG_PREFIX: Final = "changes."
 READER_KEY: Final = "lance.reader"
@@ -78,7 +78,7 @@ class Readers:
         try:
             write_tag(self._refs, name, branch, version, metadata)
         except InvalidInputError:
-            if name not in self._load():
+            if find_tag(self._refs.root, name) is None:
                 raise
             try:
                 Tags(self._refs).update(name)
@@ -144,7 +144,9 @@ class Readers:
         return [name for name, time in times.items() if time is not None and time < oldest]
 
     def _load(self) -> dict[str, TagRef]:
-        return {name: ref for name, ref in load_tags(self._refs).items() if is_reader_tag(name, ref)}
+        refs, torn = read_tags(self._refs.root)
+        report_torn(torn)
+        return {name: ref for name, ref in refs.items() if is_reader_tag(name, ref)}
 
     def _tag_name(self, reader: str) -> str:
         """The name of the tag of a reader on this version."""

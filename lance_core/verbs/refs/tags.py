@@ -12,7 +12,7 @@ from lance_core.commit import reject_dropped_dataset
 from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError, LanceError
 from lance_core.store import delete_durably, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.paths import tag_ref_key
+from lance_core.table.paths import TAGS_PREFIX, tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_string
 from lance_core.verbs.context.references import (
     Reference,
@@ -22,6 +22,7 @@ from lance_core.verbs.context.references import (
     read_tags,
     reject_removed,
     reject_torn,
+    remove_misnamed,
     report_torn,
 )
 
@@ -42,7 +43,7 @@ class Tags:
     def list(self) -> dict[str, dict[str, Any]]:
         """All tags by name: branch, version, times, size of the manifest, metadata.
 
-        A tag whose file is torn is left out; the log names it.
+        A tag whose file is torn, or has a name that no tag can have, is left out; the log names it.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -161,7 +162,7 @@ class Tags:
         replace_durably(self._refs.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, tag: str) -> None:
-        """Remove a tag, even if its file is torn; the version stays.
+        """Remove a tag, even if its file is torn or has a name that no tag can have; the version stays.
 
         Raises:
             VersionNotFoundError: There is no such tag.
@@ -174,6 +175,8 @@ class Tags:
             {}
         """
         self._refs.reject_successor()
+        if remove_misnamed(self._refs.root, TAGS_PREFIX, tag):
+            return
         try:
             load_tag(self._refs.root, tag)
         except CorruptFileError as error:

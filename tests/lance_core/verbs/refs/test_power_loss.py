@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import CorruptFileError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, InvalidInputError, TornFileError, VersionNotFoundError
+from lance_core.maintenance import MaintenancePolicy, maintain
 from lance_core.maintenance.verify.files import verify
 
 
@@ -190,3 +191,64 @@ def test_torn_references_can_be_deleted(torn):
     torn.branches.delete("work")
     torn.tags.delete("old")
     assert torn.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False).old_versions == 1
+
+
+@pytest.fixture
+def misnamed(tmp_path):
+    """A table with copies of the files of a tag, of a reader's tag, of a branch and of claims, as a sync client makes them."""
+    dataset = table(str(tmp_path / "t"))
+    dataset.readers.hold("report")
+    refs = tmp_path / "t" / "_refs"
+    (refs / "claims").mkdir(exist_ok=True)
+    for name in ("removal-0", "use-0"):
+        (refs / "claims" / f"{name}.json").write_text('{"versions":[]}')
+    for path in [*refs.glob("*/*.json")]:
+        path.with_name(f"{path.stem} (1).json").write_bytes(path.read_bytes())
+    return lance_core.dataset(dataset.uri)
+
+
+def test_a_copy_of_a_reference_stops_nothing_and_is_named(misnamed, caplog):
+    with caplog.at_level(logging.WARNING, "lance_core"):
+        assert "old (1)" not in misnamed.tags.list()
+        assert list(misnamed.branches.list()) == ["work"]
+        assert len(misnamed.readers.list()) == 1
+    assert "_refs/tags/old (1).json" in caplog.text
+    assert "_refs/branches/work (1).json" in caplog.text
+    misnamed.delete("a = 2")
+    misnamed.readers.hold("report")
+    assert len(misnamed.readers.release("report")) == 1
+    explained = misnamed.explain_cleanup_old_versions(retain_versions=1)
+    assert any("_refs/tags/old (1).json" in warning for warning in explained.warnings)
+    assert (
+        misnamed.cleanup_old_versions(retain_versions=1).old_versions == 0
+    )  # the copy may be all that names a version
+    assert maintain(misnamed, MaintenancePolicy()).error is None
+    for act in (
+        lambda: misnamed.erase_rows("a = 1"),
+        lambda: misnamed.branches.sweep(timedelta(0)),
+        lambda: misnamed.branches.delete("work"),
+        misnamed.clones.list,
+    ):
+        with pytest.raises(TornFileError, match=r"t/_refs/.* \(1\)\.json.*\.delete\('.*\(1\)'\)"):
+            act()
+
+
+def test_a_copy_of_a_reference_can_be_removed(misnamed):
+    folder = Path(misnamed.uri, "_refs")
+    for kind, verbs in (("tags", misnamed.tags), ("branches", misnamed.branches)):
+        names = sorted(path.stem for path in folder.glob(f"{kind}/* (1).json"))
+        assert {problem.path for problem in verify(misnamed)} >= {f"_refs/{kind}/{name}.json" for name in names}
+        for name in names:
+            verbs.delete(name)
+            assert not (folder / kind / f"{name}.json").exists()
+            with pytest.raises(InvalidInputError, match="can have the name"):
+                verbs.delete(name)
+    assert verify(misnamed) == []
+    assert "old" in misnamed.tags.list()
+    assert misnamed.checkout_version(("work", None)).count_rows() > 0
+    misnamed.delete("a = 2")
+    misnamed.insert(pa.table({"a": [5]}))
+    misnamed.readers.release("report")
+    assert misnamed.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False).old_versions > 0
+    with pytest.raises(InvalidInputError, match="reserved"):
+        misnamed.branches.delete("main")
