@@ -27,7 +27,7 @@ from lance_core.errors import InvalidInputError, LanceError, RetryableConflictEr
 from pyspark_lance.conversion.constants import add_constants
 from pyspark_lance.conversion.foreign_errors import foreign_errors
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
-from pyspark_lance.conversion.merged_schema import merge_schemas
+from pyspark_lance.conversion.merged_schema import check_partition_names, find_partitions, merge_schemas
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, list_foreign_files
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of
@@ -118,6 +118,8 @@ def convert(
         UnsupportedError: Neither Spark nor an installed library can read the source.
         InvalidInputError: The source cannot be opened, its files have incompatible schemas, or they were changed since
             the conversion began.
+        SchemaError: A file has another type of a column than the files before it, or a column of the name of a Hive
+            partition.
         NotFoundError: The source, or a file that it names, does not exist.
         StoreError: The storage of the source failed.
         UndecidedWriteError: Versions of an earlier run were cleaned up, so that its files are unknown.
@@ -320,6 +322,9 @@ def _source(spark: SparkSession, source: str, form: SourceFormat) -> _ForeignSou
         raise InvalidInputError(f"{source}: there is no Parquet file")
     reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
     schema = merge_schemas(reader, list(map(_literal, files.sizes))) if files.schema is None else files.schema
+    if files.base is not None:
+        partitions = find_partitions(files.base, list(files.sizes))
+        check_partition_names(spark.read, list(map(_literal, files.sizes)), partitions, exact=case_sensitive(spark))
 
     def frame(names: Iterable[str]) -> DataFrame:
         chosen = list(names)

@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import pyspark_lance
-from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UndecidedWriteError, UnsupportedError
+from lance_core.errors import (
+    DatasetExistsError,
+    InvalidInputError,
+    LanceError,
+    SchemaError,
+    UndecidedWriteError,
+    UnsupportedError,
+)
 from pyspark_lance import convert as convert_function
 from pyspark_lance.conversion.convert import _compare
 from pyspark_lance.conversion.sources import list_foreign_files
@@ -144,6 +151,36 @@ def test_files_with_incompatible_schemas_are_rejected_in_one_line(spark, uri, tm
             pyspark_lance.convert(tmp_path / folder, uri)
         assert len(str(raised.value).splitlines()) == 1
     assert not pathlib.Path(uri).exists()
+
+
+@pytest.mark.parametrize(
+    ("folder_name", "column", "partition"),
+    [("K=7", "k", "K"), ("k=7", "k", "k"), ("a/K%20x=7/day=1", "k x", "K x")],
+)
+def test_columns_of_the_name_of_a_hive_partition_are_rejected(spark, uri, tmp_path, folder_name, column, partition):
+    put(tmp_path / "source", f"{folder_name}/b.parquet", **{column: [1, 2], "v": ["a", "b"]})
+    message = rf"column '{column}', and .* partition '{partition}', .*Nothing was written"
+    with pytest.raises(SchemaError, match=message):
+        pyspark_lance.convert(str(tmp_path / "source"), uri)
+    assert not pathlib.Path(uri).exists()
+    remedy = spark.read.option("recursiveFileLookup", True).parquet(str(tmp_path / "source"))
+    assert pyspark_lance.write(remedy, uri).dataset.to_table().column(column).to_pylist() == [1, 2]
+
+
+def test_folders_above_the_partitions_are_no_columns(spark, uri, lance, tmp_path):
+    put(tmp_path / "source", "k=7/x/day=1/b.parquet", k=[1, 2])
+    pyspark_lance.convert(str(tmp_path / "source"), uri)
+    assert lance.dataset(uri).to_table().to_pydict() == {"k": [1, 2], "day": [1, 1]}
+
+
+def test_names_of_partitions_in_a_case_sensitive_session(spark, uri, lance, tmp_path):
+    put(tmp_path / "source", "K=7/b.parquet", k=[1, 2])
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        pyspark_lance.convert(str(tmp_path / "source"), uri)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert lance.dataset(uri).to_table().to_pydict() == {"k": [1, 2], "K": [7, 7]}
 
 
 def test_strings_as_hive_partitions(spark, uri, lance, tmp_path):
