@@ -42,6 +42,9 @@ _NULLABLE_TYPES = {
 }
 """pandas' types of columns with nulls, with the Arrow types that hold them."""
 
+_ARROW_BACKED = "[pyarrow]"
+"""End of the names of pandas' types of columns that are backed by Arrow, such as `int64[pyarrow]`."""
+
 
 class PandasHandler(LanceTypeHandler):
     """`pandas.DataFrame`."""
@@ -78,16 +81,57 @@ class PandasHandler(LanceTypeHandler):
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
-    """Columns that have another Arrow type since get the default type of pandas, and no column becomes the index."""
+    """Columns that have another Arrow type since get the default type of pandas, and no column becomes the index.
+
+    Columns that were backed by Arrow are so again, whatever their type is.
+
+    Raises:
+        SchemaError: A column has values that pandas cannot represent.
+    """
     written = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
     types = {field.name: field.type for field in table.schema}
+    kinds = {column["field_name"]: column["numpy_type"] for column in written.get("columns", ())}
+    backed_names = {name for name in types if kinds.get(name, "").endswith(_ARROW_BACKED)}
     columns = [
         column
         for column in written.get("columns", ())
         if _NULLABLE_TYPES.get(column["numpy_type"]) == types.get(column["field_name"], pa.null())
     ]
     metadata = json.dumps({**written, "columns": columns, "index_columns": []})
-    return table.replace_schema_metadata({"pandas": metadata} if columns else None).to_pandas()
+    other_columns = table.drop_columns(list(backed_names))
+    frame = _convert(other_columns.replace_schema_metadata({"pandas": metadata} if columns else None))
+    return _insert_backed(frame, table, backed_names) if backed_names else frame
+
+
+def _convert(table: pa.Table) -> pd.DataFrame:
+    """A frame with the default types of pandas, or those of the metadata.
+
+    Raises:
+        SchemaError: A column has values that pandas cannot represent.
+    """
+    try:
+        return table.to_pandas()
+    except pa.ArrowInvalid as error:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            try:
+                column.to_pandas()
+            except pa.ArrowInvalid as cause:
+                raise SchemaError(
+                    f"column {name!r} of {column.type} has values that pandas cannot represent: {cause}; load it as"
+                    " pyarrow.Table, or without the column by lance/columns"
+                ) from error
+        raise
+
+
+def _insert_backed(frame: pd.DataFrame, table: pa.Table, backed_names: set[str]) -> pd.DataFrame:
+    """The columns of a table in their order: some backed by Arrow, the others from a frame."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        name: pd.arrays.ArrowExtensionArray(table.column(name)) if name in backed_names else frame[name]
+        for name in table.column_names
+    }
+    return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import SchemaError
 
 WIDE = 2**60 + 1
 FRAME = pd.DataFrame(
@@ -17,6 +18,22 @@ FRAME = pd.DataFrame(
         "plain": [1, 2, 3],
     }
 )
+
+ARROW_VALUES = {
+    "whole": pa.array([1, None, WIDE]),
+    "large": pa.array([2**64 - 1, None, 0], pa.uint64()),
+    "is_new": pa.array([True, None, False]),
+    "text": pa.array(["a", None, "b"]),
+    "parts": pa.array([[1, None], None, [WIDE]]),
+    "fields": pa.array([{"n": WIDE}, None, {"n": None}]),
+    "at": pa.array([1, None, 3], pa.timestamp("us", "UTC")),
+    "time": pa.array([1, None, 3], pa.time64("ns")),
+    "group": pa.array(["a", None, "b"]).dictionary_encode(),
+}
+
+
+def arrow_backed(**arrays):
+    return pd.DataFrame({name: pd.array(values, pd.ArrowDtype(values.type)) for name, values in arrays.items()})
 
 
 def loaded_after(lake, value, annotation, load_as):
@@ -52,6 +69,42 @@ def test_a_column_that_was_cast_has_the_default_type(lake):
     rows = dg.AssetSpec("rows")
     assert dg.materialize([rows, reader], resources={"io_manager": lake.manager()}, instance=lake.instance).success
     assert (str(values[0]["whole"].dtype), str(values[0]["small"].dtype)) == ("Int64", "float64")
+
+
+def test_arrow_backed_types_of_pandas(lake):
+    frame = arrow_backed(**ARROW_VALUES)
+    frame.insert(1, "masked", FRAME["whole"])
+    frame.insert(4, "plain", FRAME["plain"])
+    loaded = loaded_after(lake, frame, pd.DataFrame, pd.DataFrame)
+    pd.testing.assert_frame_equal(loaded, frame)
+    assert loaded["whole"][2] == WIDE
+
+
+def test_a_frame_of_arrow_backed_types_alone(lake):
+    frame = arrow_backed(**ARROW_VALUES)
+    pd.testing.assert_frame_equal(loaded_after(lake, frame, pd.DataFrame, pd.DataFrame), frame)
+
+
+def test_an_arrow_backed_column_that_was_cast_stays_backed_by_arrow(lake):
+    loaded_after(lake, arrow_backed(n=pa.array([1, None], pa.int32())), pd.DataFrame, pd.DataFrame)
+    lance_core.dataset(lake.uri("rows")).alter_columns({"path": "n", "data_type": pa.int64()})
+    lance_core.dataset(lake.uri("rows")).insert({"n": [WIDE]})
+    values = []
+
+    @dg.asset(name="reader")
+    def reader(rows: pd.DataFrame) -> None:
+        values.append(rows)
+
+    rows = dg.AssetSpec("rows")
+    assert dg.materialize([rows, reader], resources={"io_manager": lake.manager()}, instance=lake.instance).success
+    pd.testing.assert_frame_equal(values[0], arrow_backed(n=pa.array([1, None, WIDE])))
+
+
+def test_values_that_pandas_cannot_represent(lake):
+    """The column is named when it is loaded: an Arrow table may have it."""
+    table = pa.table({"n": [1], "time": pa.array([1], pa.time64("ns"))})
+    with pytest.raises(SchemaError, match=r"column 'time' of time64\[ns\] .* load it as pyarrow.Table"):
+        loaded_after(lake, table, pa.Table, pd.DataFrame)
 
 
 def test_no_column_becomes_the_index(lake):
