@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lance_core.cli.command import FOUND_PROBLEMS, command, parse_version
+from lance_core.cli.command import FAILED, FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import CommandOutput, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
@@ -155,7 +155,10 @@ def _compact(
 @click.option("--concurrency", type=click.IntRange(min=1), help="Most deletions at a time.")
 @click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
 def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **arguments: Any) -> None:
-    """Remove old versions and files that only they need."""
+    """Remove old versions and files that only they need.
+
+    The exit code is 1 if a file could not be deleted: its versions stay, and the next cleanup removes them.
+    """
     if arguments["list_files"] and not dry_run:
         raise click.UsageError("--list is for --dry-run: give both, or neither to remove the files")
     selectors = select(
@@ -177,6 +180,10 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
                 progress=progress,
             )
         output.record(dataclasses.asdict(stats))
+        if stats.failures:
+            message = f"{len(stats.failures):,} files could not be deleted; the first: {stats.failures[0]}"
+            click.echo(printable(f"lance: {message}"), err=True)
+            sys.exit(FAILED)
         return
     list_files = arguments["list_files"]
     plan = explain_cleanup_old_versions(dataset, selectors, include_files=list_files, max_files=sys.maxsize)

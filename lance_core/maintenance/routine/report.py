@@ -7,7 +7,7 @@ A report is plain and can be pickled: each step may run in another process, and 
     failed        a step failed
     skipped       a writer committed before a rewrite or the extension of an index
     put off       work is due, and the run did none of it
-    partly done   the run did a part, and put off the rest
+    partly done   the run did a part, and put off the rest, or could not delete files
     done          all due work is done
     healthy       nothing was due, or others did the due work meanwhile: the run changed nothing
     absent        the table was dropped after it was planned
@@ -168,7 +168,7 @@ class MaintenanceReport:
         if self.deferred is None:
             has_left = self.plan.is_due and self.done.get("indices_not_refreshed")
             return "done" if self.has_work or has_left else "healthy"
-        return "partly done" if self.has_work else "put off"
+        return "partly done" if self.has_work or self.done.get("failed_deletes") else "put off"
 
     @property
     def reason(self) -> str | None:

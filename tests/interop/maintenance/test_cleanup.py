@@ -1,6 +1,7 @@
 """Cleanups: what goes is what pylance removes, and nothing goes that somebody needs."""
 
 import datetime as dt
+import json
 import os
 import shutil
 import time
@@ -11,11 +12,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import lance_core
 from lance_core._proto import table_pb2
+from lance_core.cli.app import cli
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
-from lance_core.maintenance import auto_cleanup
+from lance_core.maintenance import MaintenancePolicy, auto_cleanup, maintain
 from lance_core.maintenance.cleanup import run as cleanup
 from lance_core.store.local import LocalStore
 
@@ -329,6 +332,20 @@ def test_an_interrupted_run_is_finished_by_the_next(tmp_path, monkeypatch, after
     assert left_files == files(tmp_path / "whole")
 
 
+def test_maintenance_that_can_delete_nothing_is_partly_done(tmp_path, monkeypatch):
+    for number in range(3):
+        table = lance_core.write_dataset(pa.table({"a": [number]}), tmp_path / "t", mode="overwrite")
+
+    def delete(self, key):
+        if not key.startswith("_refs/"):
+            raise StoreError("no")
+
+    monkeypatch.setattr(LocalStore, "delete", delete)
+    report = maintain(table, MaintenancePolicy(cleanup_older_than=dt.timedelta(microseconds=1)))
+    assert (report.outcome, report.has_work) == ("partly done", False)
+    assert report.reason.startswith("clean_up: 4 files could not be deleted; the first: data/")
+
+
 def test_a_file_that_cannot_be_removed_keeps_its_version_listed(tmp_path, monkeypatch):
     make(tmp_path / "t")
     original = LocalStore.delete
@@ -341,8 +358,13 @@ def test_a_file_that_cannot_be_removed_keeps_its_version_listed(tmp_path, monkey
     with monkeypatch.context() as patched:
         patched.setattr(LocalStore, "delete", delete)
         stats = lance_core.dataset(tmp_path / "t").cleanup_old_versions(retain_versions=1)
-    assert stats.failed_deletes == 2
-    assert stats.old_versions == 0
+        assert stats.failed_deletes == 2
+        assert stats.old_versions == 0
+        command = ["cleanup", str(tmp_path / "t"), "--retain-versions", "1", "--json"]
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["failed_deletes"] == 2
+        assert "lance: 2 files could not be deleted; the first: _deletions/" in result.stderr
     stats = lance_core.dataset(tmp_path / "t").cleanup_old_versions(retain_versions=1)
     assert (stats.failed_deletes, stats.deletion_files_removed) == (0, 2)
     assert len(lance.dataset(tmp_path / "t").versions()) == 1
