@@ -129,9 +129,9 @@ def main() -> None:
     patches = [
         undone
         for undone in read_patches()
-        if not arguments.select_zones
-        or undone.path.stem in arguments.select_zones
-        or undone.machine in arguments.select_zones
+        if not arguments.only
+        or undone.path.stem in arguments.only
+        or undone.machine in arguments.only
     ]
     number = 0
     for undone in patches:
