@@ -69,7 +69,7 @@ def main() -> None:
     runs = {
         "airlines, airports, planes, weather, calendar": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
-        f"flights, {chosen.reuse_choice} again": ("flight_days", {_PARTITION: chosen.reuse_choice}),
+        f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
         "delays, vectors, aircraft, routes, carriers, cancellations": (
             "derived_tables",
             _span(chosen.first[:8] + "01", chosen.last[:8] + "01"),
@@ -82,7 +82,7 @@ def main() -> None:
         _print_histories(console)
         _run("lance_maintenance", {}, "maintenance", instance, bar)
         _print_maintenance(console, _observed(instance))
-        _show_a_branch(console, _week(chosen.reuse_choice), instance, bar)
+        _show_a_branch(console, _week(chosen.again), instance, bar)
         _run("cancellations_since", {}, "cancellations, from changes", instance, bar)
         _print_changes(console, instance)
         _write_notices()

@@ -31,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a pattern of file:road:version")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args(arguments)
-    trips = [
-        trip for trip in all_trips() if re.search(options.only, trip.name) or trip.name == options.only
-    ]
+    trips = [trip for trip in all_trips() if re.search(options.only, trip.name) or trip.name == options.only]
     if options.list:
         print(*(trip.name for trip in trips), sep="\n")
         return 0

@@ -34,6 +34,9 @@ def _of_pandas(rows: pa.Table) -> tuple[Any, pa.Table]:
 
 def _of_spark(rows: pa.Table) -> tuple[Any, pa.Table]:
     frame = session().createDataFrame(rows)
+    for column in rows.columns:
+        if column.type == pa.time64("ns"):
+            column.cast(pa.time64("us"))  # raises for values that Spark's times of day, of microseconds, do not have
     return frame, frame.toArrow()
 
 

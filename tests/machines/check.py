@@ -129,9 +129,7 @@ def main() -> None:
     patches = [
         undone
         for undone in read_patches()
-        if not arguments.only
-        or undone.path.stem in arguments.only
-        or undone.machine in arguments.only
+        if not arguments.only or undone.path.stem in arguments.only or undone.machine in arguments.only
     ]
     number = 0
     for undone in patches:

@@ -205,7 +205,9 @@ def undo(world: World, rng: random.Random) -> str | None:
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
             commit.is_undone = True
-        line.changed, line.is_stuck = version, line.promoted
+        if any(commit.added or commit.removed for commit in commits):
+            line.changed = version
+        line.is_stuck = line.promoted
         line.versions[version] = line.rows.copy()
         line.commits.append(
             Commit(
