@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -47,10 +47,8 @@ from lance_core.table.transaction import Transaction
 
 _Found = TypeVar("_Found", Manifest, VersionHeader)
 
-# A few staging files of running commits can come before the newest manifest.
-_SHORT_LISTING = 5
-# A version that was opened should be listed as well, although others have followed it.
-_LONGER_LISTING = 20
+# What one request of object storage lists at most.
+_PAGE = 1000
 # How often the latest manifest may be deleted between listing and reading it, each time by a cleanup.
 _LOOKS = 20
 
@@ -63,29 +61,58 @@ def locate_latest(
     Args:
         store: The dataset's store.
         seen: Is filled with the versions that the listing shows: the latest ones at least.
+
+    Raises:
+        CorruptFileError: Two writers gave the latest number to different versions, one under each naming scheme.
     """
-    for limit in (_SHORT_LISTING if seen is None else _LONGER_LISTING, None):
-        count = 0
-        best: tuple[int, ManifestLocation] | None = None
-        for info in store.list(VERSIONS_PREFIX, limit=limit):
-            count += 1
-            located = _located(info)
-            if located is None:
-                continue
-            if seen is not None:
-                seen[located[0]] = located[1]
-            elif located[1].naming is Naming.V2:
-                return located
-            if best is None or _is_after(located, best):
-                best = located
-        if limit is None or count < limit or (best is not None and best[1].naming is Naming.V2):
-            return best
-    return None
+    locations, _ = _list_latest(store)
+    if seen is not None:
+        seen.update(locations)
+    return max(locations.items(), key=lambda item: item[0], default=None)
 
 
-def _is_after(located: tuple[int, ManifestLocation], best: tuple[int, ManifestLocation]) -> bool:
-    """Whether a version is later than another; V2 names count as later than V1 names, as readers prefer them."""
-    return (located[1].naming is Naming.V2, located[0]) > (best[1].naming is Naming.V2, best[0])
+def _list_latest(store: ObjectStore) -> tuple[dict[int, ManifestLocation], bool]:
+    """List the latest versions under both naming schemes, and whether these are all versions.
+
+    A dataset has both schemes after an interrupted migration, and after a commit of a writer that opened it before the
+    migration: the highest number is the latest version, whatever its scheme.
+    """
+    limit = _PAGE if store.put_is_a_request else None
+    metas = list(store.list(VERSIONS_PREFIX, limit=limit))
+    is_complete = limit is None or len(metas) < limit
+    if not is_complete and not _is_v2_only(store, metas):
+        metas, is_complete = list(store.list(VERSIONS_PREFIX)), True
+    schemes: dict[Naming, dict[int, ManifestLocation]] = {Naming.V1: {}, Naming.V2: {}}
+    for version, location in filter(None, map(_located, metas)):
+        schemes[location.naming][version] = location
+    locations = schemes[Naming.V1] | schemes[Naming.V2]
+    latest = max(locations, default=None)
+    if latest is not None and all(latest in versions for versions in schemes.values()):
+        _reject_different(store, latest)
+    return locations, is_complete
+
+
+def _is_v2_only(store: ObjectStore, page: Sequence[ObjectMeta]) -> bool:
+    """Whether a dataset whose first page of names is full has V2 names only: V1 names sort on both sides of them."""
+    located = [location for location in map(_located, page) if location is not None]
+    if not located or any(location.naming is Naming.V1 for _, location in located):
+        return False
+    return not any(map(_located, store.list(VERSIONS_PREFIX, start_after=manifest_key(0), limit=1)))
+
+
+def _reject_different(store: ObjectStore, version: int) -> None:
+    """Make sure that the two manifests of a number, one under each naming scheme, are the same."""
+    keys = [manifest_key(version, naming) for naming in (Naming.V1, Naming.V2)]
+    try:
+        old, new = map(store.get, keys)
+    except ObjectNotFoundError:
+        return  # a migration has renamed one meanwhile, or a cleanup removed it
+    if old != new:
+        raise CorruptFileError(
+            f"{store.root}: version {version} has two different manifests, {keys[0]} (naming scheme V1) and {keys[1]} "
+            "(naming scheme V2), as two writers committed it under different schemes. Move the one that is not to "
+            "count out of _versions, then run migrate_manifest_paths_v2"
+        )
 
 
 def latest_version(store: ObjectStore) -> int | None:
@@ -304,7 +331,7 @@ def _numbered(names: _Found, version: int, location: ManifestLocation) -> _Found
 
 def list_versions(store: ObjectStore) -> list[int]:
     """Return the numbers of all versions, in ascending order, without detached ones."""
-    return sorted(version for version, _ in located_versions(store))
+    return sorted({version for version, _ in located_versions(store)})
 
 
 def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
@@ -319,20 +346,16 @@ def newest_versions(store: ObjectStore) -> Iterator[int]:
     With V1 manifest names all versions are listed.
 
     Raises:
+        CorruptFileError: The latest number has two different manifests.
         DatasetNotFoundError: The dataset has no version any more.
     """
-    old = set()
-    latest = None
-    for version, location in located_versions(store):
-        if location.naming is Naming.V1:
-            old.add(version)
-        elif latest is None or version < latest:
-            latest = version
-            yield version
-    # After an interrupted migration of names, the newest versions have V2 names and older ones still V1 names.
-    yield from sorted((version for version in old if latest is None or version < latest), reverse=True)
-    if latest is None and not old:
+    locations, is_complete = _list_latest(store)
+    if not locations:
         raise dropped(store)
+    yield from sorted(locations, reverse=True)
+    if not is_complete:
+        rest = store.list(VERSIONS_PREFIX, start_after=manifest_key(min(locations)))
+        yield from (version for version, _ in filter(None, map(_located, rest)))
 
 
 def existing_versions(store: ObjectStore) -> list[int]:
@@ -444,17 +467,50 @@ def _read(store: ObjectStore, version: int, location: ManifestLocation) -> Manif
 def migrate_to_v2_names(store: ObjectStore) -> int:
     """Rename all manifests to V2 names; no other process may read or write the dataset meanwhile.
 
-    The newest manifest is renamed first, because readers take the first V2 name for the latest version: a dataset whose
-    migration was interrupted can still be read, and the migration can be run again.
+    A migration that was interrupted can be run again. The newest manifest is renamed first, because other readers take
+    the first V2 name for the latest version.
 
     Returns:
         The number of manifests that were renamed.
+
+    Raises:
+        CorruptFileError: A number has two different manifests; nothing is renamed.
     """
-    if locate_latest(store) is None:
-        return 0
     names = [(meta.key, parse_manifest_key(meta.key)) for meta in store.list(VERSIONS_PREFIX)]
     old = [(name.version, key) for key, name in names if name is not None and name.naming is Naming.V1]
+    keys = {key for key, _ in names}
+    renamed = {version for version, _ in old if manifest_key(version) in keys}
+    for version in renamed:
+        _reject_different(store, version)
     for version, key in sorted(old, reverse=True):
-        store.copy(key, manifest_key(version, Naming.V2))
+        if version not in renamed:
+            store.copy(key, manifest_key(version, Naming.V2))
         store.delete(key)
     return len(old)
+
+
+def find_naming_faults(
+    store: ObjectStore, located: Iterable[tuple[int, ManifestLocation]]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, a manifest key and a message where manifests of one dataset follow both naming schemes.
+
+    Args:
+        store: The dataset's store.
+        located: All versions, as `located_versions` gives them.
+    """
+    keys: dict[Naming, dict[int, str]] = {Naming.V1: {}, Naming.V2: {}}
+    for version, location in located:
+        keys[location.naming][version] = location.key
+    if not all(keys.values()):
+        return
+    newest = max(keys[Naming.V1])
+    message = (
+        "manifests follow both naming schemes, V1 and V2, so that other readers fail or miss the newest version; "
+        "migrate_manifest_paths_v2 gives all of them V2 names"
+    )
+    yield newest, keys[Naming.V1][newest], message
+    for version in sorted(keys[Naming.V1].keys() & keys[Naming.V2].keys()):
+        try:
+            _reject_different(store, version)
+        except CorruptFileError as error:
+            yield version, keys[Naming.V1][version], str(error)

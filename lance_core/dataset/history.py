@@ -103,9 +103,11 @@ class HistoryVerbs(Handle):
     def migrate_manifest_paths_v2(self) -> None:
         """Give the manifests of this branch the names that sort newest first.
 
-        It must run to its end before anybody else uses the dataset; after an interruption run it again.
+        It must run to its end before anybody else uses the dataset; after an interruption run it again. Two different
+        manifests of one number both stay.
 
         Raises:
+            CorruptFileError: A number has two different manifests; nothing is renamed.
             DatasetNotFoundError: The dataset was dropped.
             IncompatibleConflictError: The dataset was dropped and made again.
             UnsupportedError: The version has writer flags that are not known.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.commit import carries_on, list_versions, load_manifest, load_transaction
+from lance_core.commit import carries_on, find_naming_faults, load_manifest, load_transaction, located_versions
 from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
@@ -24,14 +24,16 @@ _WINDOW: Final = 128
 
 
 def find_history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
-    """Yield the number, the manifest key and the fault of each version that is torn or not part of the history.
+    """Yield the number, the manifest key and the fault of each version that is torn, named twice or not of the history.
 
     Versions that were cleaned up, and versions with unknown features, are skipped.
 
     Args:
         store: The store of the dataset, or of a branch.
     """
-    versions = list_versions(store)
+    located = list(located_versions(store))
+    yield from find_naming_faults(store, located)
+    versions = sorted({version for version, _ in located})
     with ThreadPool(READ_AHEAD) as pool:
         before: Manifest | None = None
         for start in range(0, len(versions), _WINDOW):
