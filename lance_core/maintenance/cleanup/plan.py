@@ -23,7 +23,9 @@ staging files. A version whose manifest lies behind a symbolic link is kept.
 
 from __future__ import annotations
 
+import logging
 import re
+import uuid
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +33,7 @@ from itertools import pairwise
 from typing import Final
 
 from lance_core.commit import CLAIM_AGE, LOOK_AGAIN_AFTER, check_identity
-from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.listed_versions import load_all, make_restless_error
 from lance_core.maintenance.cleanup.open_branches import BranchNeeds
@@ -57,11 +59,16 @@ from lance_core.verbs.context.references import dataset_store, report_torn, stor
 from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.refs.sweep import is_fork_tag
 
+_logger = logging.getLogger(__name__)
+
 UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
 
 YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
 """Versions below this age stay on object storage unless `delete_unverified` is set."""
+
+_CLOCK_SKEW: Final = timedelta(hours=1)
+"""By how much a clock can differ from the storage's: most storage rejects requests from 15 minutes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,12 +450,15 @@ def _keep_young(
     names = {parse_manifest_key(key): meta for key, meta in listed.items()}
     written = {name.version: datetime.fromtimestamp(meta.modified, UTC) for name, meta in names.items() if name}
     since = datetime.now(UTC) - YOUNG_AGE
-    young = {
-        version
+    times = {
+        version: max(manifests[version].timestamp, written.get(version, manifests[version].timestamp))
         for version in selected
         if not is_detached(version)
-        and max(manifests[version].timestamp, written.get(version, manifests[version].timestamp)) > since
     }
+    young = {version for version, moment in times.items() if moment > since}
+    if any(since - _CLOCK_SKEW < times[version] for version in times.keys() - young):
+        since = min(since, _read_clock(store) - YOUNG_AGE)
+        young |= {version for version in times.keys() & written.keys() if written[version] > since}
     if not young:
         return []
     selected -= young
@@ -459,6 +469,20 @@ def _keep_young(
         "them if no other process uses the dataset"
     )
     return [warning]
+
+
+def _read_clock(store: ObjectStore) -> datetime:
+    """The time by the storage's clock, as of a file that is written; the earliest possible one if none can be."""
+    key = f"{CLAIMS_PREFIX}clock-{uuid.uuid4().hex}.json"
+    try:
+        store.put(key, b"{}")
+    except StoreError as error:  # a plan can be made with rights to read only
+        _logger.info("%s: the clock of the storage cannot be read: %s", store.root, error)
+        return datetime.now(UTC) - _CLOCK_SKEW
+    try:
+        return datetime.fromtimestamp(store.head(key).modified, UTC)
+    finally:
+        store.delete(key)
 
 
 def _keep_restored(referred: Referred, selected: set[int]) -> list[str]:
