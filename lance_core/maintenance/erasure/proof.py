@@ -240,7 +240,11 @@ def _find_elsewhere(root: ObjectStore, condition: ErasureCondition, kind: str, u
         if load_latest(store) is None:
             message = "no dataset is there: whether its files hold the rows is not known"
             forget = f". See that nothing is left there; then clones.release({uri!r}) forgets it"
-            return message + (forget if kind == "clone" else "")
+            copy = (
+                ", and nothing removes them. Write the rows that stay to a new table without base paths, drop this "
+                "one, and remove its files there"
+            )
+            return message + (forget if kind == "clone" else copy)
         if not survey_all_versions(store, condition, {}).is_clean():
             return "it holds the rows, or can: erase there too"
         if divide_uploads(store, aborts=False)[1]:
