@@ -112,9 +112,11 @@ class Line:
 
 @dataclass(kw_only=True)
 class Result:
-    """A result of a check."""
+    """A result of a check; of several about one version, that of the later run decides."""
 
     check: str
+    version: int
+    run: int
     asset: str
     branch: str | None
     passed: bool
@@ -461,6 +463,7 @@ class Model:
             failed = {scope for result in results if not result.passed for scope in result.partitions or (None,)}
             for scope in sorted(written | failed, key=str):
                 about = [result for result in results if result.covers(scope)]
+                about.sort(key=lambda result: (result.version, result.run))
                 last_change = max(
                     (
                         commit.at

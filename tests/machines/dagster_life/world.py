@@ -319,7 +319,7 @@ class World(contextlib.AbstractContextManager):
 
     def check(self, context, name: str, read: pa.Table) -> dg.AssetCheckResult:
         actor, run = me(), self.model.runs[context.run.run_id]
-        rows, at = to_rows(read), self.model.now
+        rows, at, version = to_rows(read), self.model.now, self.version("events", run.branch)
         scope = run.partitions if self.config.check_partitioned else self.keys if self.config.partitioned else None
         self.compare_read(run, "events", rows, f"check {name} in run {run.number}", scope)
         actor.reach(f"{name} runs")
@@ -331,6 +331,8 @@ class World(contextlib.AbstractContextManager):
         self.model.results.append(
             Result(
                 check=name,
+                version=version,
+                run=run.number,
                 asset="events",
                 branch=run.branch,
                 passed=says == "passes",
