@@ -82,6 +82,14 @@ def was_maintained(world: "World") -> bool:
     return is_off and is_by_partitions and world.config.policy == "env" and bool(world.model.cleaned)
 
 
+def has_idle_undo(world: "World", branch: str) -> bool:
+    """Whether an undo on a branch changed no rows, after which the checks may have to run again."""
+    lines = [lines[branch] for lines in world.model.lines.values() if branch in lines]
+    return any(
+        not commit.asset and not commit.added and not commit.removed for line in lines for commit in line.own_commits()
+    )
+
+
 def verdict(world: "World", branch: str) -> tuple[list[str], bool]:
     """Why a branch must not be published, by its checks or by what main has changed; and whether that is sure."""
     lines = world.model.lines
@@ -133,6 +141,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         not reasons
         and not any(line is not None and line.is_stuck for line in lines.values())
         and not was_maintained(world)
+        and not has_idle_undo(world, branch)
         and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
     )
     if due and is_sure and not is_moved and set(conflicts.values()) == {"no"} and run.state != "succeeded":
@@ -254,6 +263,6 @@ def judge_silence(world: "World", requested: set[str]) -> None:
         if key in world.asked or branch in requested:
             world.asked.add(key)
             continue
-        is_clean = not reasons_against(world, branch)
+        is_clean = not reasons_against(world, branch) and not has_idle_undo(world, branch)
         if is_open and state_of(world, branch) == "succeeded" and is_clean:
             world.problems.append(f"the sensor never promotes {branch}")
