@@ -33,11 +33,12 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
     kind = arrays[0].type
     if not has_dictionary(kind):
         return pa.concat_arrays(arrays)
-    if pa.types.is_dictionary(kind):
-        arrays = [move_nulls_to_indices(array) for array in arrays]
     try:
+        if not pa.types.is_dictionary(kind):  # Arrow's unification ends the process where such arrays are slices
+            return pa.concat_arrays(_share_values(arrays))
+        arrays = [move_nulls_to_indices(array) for array in arrays]
         return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, InvalidInputError):
         pruned = [drop_unused_items(array) for array in arrays]
     return pa.concat_arrays(_share_values(pruned))
 

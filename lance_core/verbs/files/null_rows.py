@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.metadata import FileVersion
 from lance_core.file.writer import DataFileWriter
-from lance_core.schema import Field, Schema, typed_schema
+from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store.memory import MemoryStore
 
 
@@ -29,7 +29,7 @@ def check_null_is_stored(field: Field, path: str, version: str) -> None:
         SchemaError: A file of the version cannot hold it.
     """
     schema = Schema(fields=(field.without_ids(),)).with_ids(0)
-    kinds = typed_schema(schema)
+    kinds = schema_to_arrow(schema)  # as files store them: JSON is binary
     try:
         store = MemoryStore("memory://null-rows")
         writer = DataFileWriter(store, "null.lance", schema, version=FileVersion.from_string(version))

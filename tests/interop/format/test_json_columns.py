@@ -190,3 +190,15 @@ def test_values_are_nested_as_deep_as_they_are_read():
     assert json_strings(jsonb_array(pa.array([text]), "d")).to_pylist() == [text]
     with pytest.raises(InvalidInputError, match="nested more than 200 deep"):
         jsonb_array(pa.array([f"[{text}]"]), "d")
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_rows_that_lack_the_column(tmp_path, version):
+    uri = str(tmp_path / "t.lance")
+    documents = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None]))
+    lance_core.write_dataset(pa.table({"id": [1, 2], "j": documents}), uri, data_storage_version=version)
+    lance_core.dataset(uri).insert(pa.table({"id": [3]}))
+    lance.dataset(uri).insert(pa.table({"id": [4]}))
+    for library in (lance_core, lance):
+        rows = library.dataset(uri).to_table()
+        assert [value is None for value in rows["j"].to_pylist()] == [False, True, True, True]
