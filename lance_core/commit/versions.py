@@ -49,6 +49,8 @@ _Found = TypeVar("_Found", Manifest, VersionHeader)
 
 # What one request of object storage lists at most.
 _PAGE = 1000
+# On disks the status of each file is a call; a version that was opened should be listed, although others followed.
+_SHORT_LISTING = 20
 # How often the latest manifest may be deleted between listing and reading it, each time by a cleanup.
 _LOOKS = 20
 
@@ -77,9 +79,9 @@ def _list_latest(store: ObjectStore) -> tuple[dict[int, ManifestLocation], bool]
     A dataset has both schemes after an interrupted migration, and after a commit of a writer that opened it before the
     migration: the highest number is the latest version, whatever its scheme.
     """
-    limit = _PAGE if store.put_is_a_request else None
+    limit = _PAGE if store.put_is_a_request else _SHORT_LISTING
     metas = list(store.list(VERSIONS_PREFIX, limit=limit))
-    is_complete = limit is None or len(metas) < limit
+    is_complete = len(metas) < limit
     if not is_complete and not _is_v2_only(store, metas):
         metas, is_complete = list(store.list(VERSIONS_PREFIX)), True
     schemes: dict[Naming, dict[int, ManifestLocation]] = {Naming.V1: {}, Naming.V2: {}}

@@ -20,6 +20,7 @@ import contextlib
 import copy
 import ctypes
 import errno
+import itertools
 import logging
 import mmap
 import os
@@ -437,13 +438,8 @@ class LocalStore(RootedStore, SingleDeletes):
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield files in ascending order of keys; staging files of running writes are among them."""
-        count = 0
-        for meta in self._walk(check_prefix(prefix).rpartition("/")[0], prefix):
-            if limit is not None and count >= limit:
-                return
-            if start_after is None or meta.key > start_after:
-                count += 1
-                yield meta
+        folder = check_prefix(prefix).rpartition("/")[0]
+        yield from itertools.islice(self._walk(folder, prefix, after=start_after or ""), limit)
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield files, and links instead of their targets; nothing if the folder of the prefix is behind a link."""
@@ -531,8 +527,11 @@ class LocalStore(RootedStore, SingleDeletes):
         except OSError as error:
             raise store_error(self.path_of(key), error) from error
 
-    def _walk(self, folder: str, prefix: str, *, owned: bool = False) -> Iterator[ObjectMeta]:
-        """Yield the files below a folder; links to folders are left out, or yielded as objects if `owned` is set."""
+    def _walk(self, folder: str, prefix: str, *, after: str = "", owned: bool = False) -> Iterator[ObjectMeta]:
+        """Yield the files below a folder, those with keys after `after`.
+
+        Links to folders are left out, or yielded as objects if `owned` is set.
+        """
         path = f"{self._root}/{folder}" if folder else self._root
         try:
             with os.scandir(path) as entries:
@@ -546,8 +545,8 @@ class LocalStore(RootedStore, SingleDeletes):
             key = f"{folder}/{name}" if folder else name
             if key.endswith("/"):
                 if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._walk(key[:-1], prefix, owned=owned)
-            elif key.startswith(prefix):
+                    yield from self._walk(key[:-1], prefix, after=after, owned=owned)
+            elif key.startswith(prefix) and key > after:
                 status = _read_status(entry, follow=not owned)
                 if status is not None and not stat.S_ISDIR(status.st_mode):
                     yield _meta(key, status)
