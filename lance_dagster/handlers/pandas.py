@@ -118,7 +118,7 @@ def _convert(table: pa.Table) -> pd.DataFrame:
             except pa.ArrowInvalid as cause:
                 raise SchemaError(
                     f"column {name!r} of {column.type} has values that pandas cannot represent: {cause}; load it as"
-                    " pyarrow.Table, or without the column by lance/columns"
+                    " pyarrow.Table, or select other columns by the entry `columns` of the metadata of the input"
                 ) from error
         raise
 
