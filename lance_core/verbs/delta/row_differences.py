@@ -101,8 +101,8 @@ def row_differences(
     after = row_side(end, None if renewed else begin, ids)
     partners, lost = after.partners(before), before.partners(after) < 0
     changed = partners >= 0
-    if stable and len(before.ids):
-        is_renewed = np.isin(fragment_ids(after.addresses), renewed) if renewed else np.False_
+    if stable and begin is not None and len(before.ids):
+        is_renewed = np.isin(fragment_ids(after.addresses), [*renewed, *_find_replaced_files(begin, end)])
         changed &= (after.updated != before.updated[partners]) | is_renewed
     else:
         changed[:] = False
@@ -116,6 +116,25 @@ def row_differences(
         updates=updates,
         inserted_in={} if moves is None else _by_version(moves, after, partners < 0),
     )
+
+
+def _find_replaced_files(begin: Snapshot, end: Snapshot) -> Iterator[int]:
+    """Yield the ids of fragments with other values of a column, for which no update of rows is recorded.
+
+    An Update of fragments whose columns `update_columns` wrote anew, by either library, records none.
+    """
+    fields = begin.manifest.schema.by_id().keys() & end.manifest.schema.by_id().keys()
+    same_raw = set(begin.manifest.fragments.raw)
+    for place, raw in enumerate(end.manifest.fragments.raw):
+        if raw in same_raw:
+            continue
+        fragment = end.manifest.fragments[place]
+        earlier = begin.manifest.fragments.get(fragment.id)
+        if earlier is None or earlier.last_updated_at_versions != fragment.last_updated_at_versions:
+            continue
+        paths = {field: file.path for file in earlier.files for field in file.fields if field in fields}
+        if any(paths.get(field, file.path) != file.path for file in fragment.files for field in file.fields):
+            yield fragment.id
 
 
 def with_updates(differences: RowDifferences, ids: U64Array) -> RowDifferences:

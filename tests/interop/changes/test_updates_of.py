@@ -144,3 +144,24 @@ def test_no_change_of_the_columns_is_lost(tmp_path_factory, steps, seed, ours, c
             else:
                 state[row["_rowid"]] = row["id"], row["n"]
         assert state == version(dataset.version)
+
+
+@pytest.mark.parametrize("mode", ["", "rewrite_columns"])
+@pytest.mark.parametrize("library", [lance_core, lance])
+def test_columns_of_fragments_that_update_columns_wrote(tmp_path, library, mode):
+    """Their rows record no update; all live rows of the fragment have written values."""
+    uri = str(tmp_path / "t.lance")
+    rows = pa.table({"id": [1, 2, 3, 4], "b": [1, 2, 3, 4]})
+    lance_core.write_dataset(rows, uri, enable_stable_row_ids=True, max_rows_per_file=3)
+    table = library.dataset(uri)
+    table.delete("id = 2")
+    (first, _), new = table.get_fragments(), pa.table({"id": [1], "b": [100]})
+    fragment, fields = first.update_columns(new, left_on="id", right_on="id")
+    update = library.LanceOperation.Update(updated_fragments=[fragment], fields_modified=fields, update_mode=mode)
+    library.LanceDataset.commit(uri, update, read_version=table.version)
+    for options in ({}, {"each_version": True}):
+        changes = lance_core.dataset(uri).delta(2).get_changes(**options).read_all().to_pylist()
+        assert [(row["_change_type"], row["id"], row["b"]) for row in changes] == [
+            ("update_postimage", 1, 100),
+            ("update_postimage", 3, 3),
+        ]
