@@ -121,7 +121,7 @@ def row_differences(
 def _find_replaced_files(begin: Snapshot, end: Snapshot) -> Iterator[int]:
     """Yield the ids of fragments with other values of a column, for which no update of rows is recorded.
 
-    An Update of fragments whose columns `update_columns` wrote anew, by either library, records none.
+    An Update of fragments whose columns `update_columns` has written again, by either library, records none.
     """
     fields = begin.manifest.schema.by_id().keys() & end.manifest.schema.by_id().keys()
     same_raw = set(begin.manifest.fragments.raw)
