@@ -62,12 +62,14 @@ def job(**policy):
     return build_maintenance_job([TABLE], LanceMaintenancePolicy(cleanup_older_than=NOW, **policy))
 
 
-def test_a_table_costs_two_requests_and_one_for_the_claim(remote, monkeypatch):
+def test_a_table_costs_two_requests_and_those_of_the_clock_and_the_claim(remote, monkeypatch):
     requests = Requests(monkeypatch)
     result = run(remote, job())
     assert result.success, failures(result)
-    assert len(requests.sizes) == 3
-    assert requests.sizes[1:] == [12, 1]  # the manifests, after all that they refer to; the claim, at the end
+    clock, removal = requests.sizes[:2], requests.sizes[2:]
+    assert clock == [1, 1]  # plan and cleanup ask for the storage's time, as the versions are young
+    assert len(removal) == 3
+    assert removal[1:] == [12, 1]  # the manifests, after all that they refer to; the claim, at the end
     assert observations(result)[TABLE]["lance/versions_removed"] == 12
     assert len(lance.dataset(remote.uri(TABLE), storage_options=remote.storage_options).versions()) == 1
 
