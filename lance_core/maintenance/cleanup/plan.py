@@ -277,7 +277,7 @@ def list_replacement_times(committed: Mapping[int, datetime]) -> dict[int, datet
 
     Examples:
         >>> first, second = datetime(2026, 1, 1), datetime(2026, 2, 1)
-        >>> replacement_times({1: first, 2: second})[1] == second
+        >>> list_replacement_times({1: first, 2: second})[1] == second
         True
     """
     return {
