@@ -26,7 +26,7 @@ def ids(uri, library=lance_core):
 
 
 def verify(uri):
-    return CliRunner().invoke(cli, ["verify", uri])
+    return CliRunner(env={"COLUMNS": "1000"}).invoke(cli, ["verify", uri])  # in one line for each problem
 
 
 @pytest.fixture
