@@ -410,10 +410,10 @@ class HistoryVerbs(Handle):
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
             header = load_version_header(self._store, number)
-            written = since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns)))
+            commit_time = since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns)))
             if clock == "storage" and isinstance(header, Manifest) and header.location is not None:
-                written = datetime.fromtimestamp(self._store.head(header.location.key).modified, UTC)
-            if written <= limit:
+                commit_time = datetime.fromtimestamp(self._store.head(header.location.key).modified, UTC)
+            if commit_time <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
