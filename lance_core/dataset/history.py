@@ -262,7 +262,7 @@ class HistoryVerbs(Handle):
         Args:
             key: The property.
             value: What it must be.
-            newer_than: A version that is known not to be newer than the commit; older versions are not read.
+            newer_than: A version that is older than the commit: it and older versions are not read.
 
         Returns:
             The version and the transaction of the commit; this version and None if the commit's version was cleaned up.

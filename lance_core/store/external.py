@@ -105,7 +105,7 @@ class ExternallyCommittedStore:
         self._store = store
         self._table = table
         self._root = root if root is not None else store.root
-        self._newest = 0  # the highest known version; it only grows
+        self._newest = 0  # the highest version when the table was last read
 
     @property
     def root(self) -> str:

@@ -1,9 +1,11 @@
-"""Copies ranges between files inside the kernel, by the first of these methods that the file system offers.
+"""Copies ranges between files inside the kernel: `share` clones, `copy` copies by one of the other two methods.
 
-share             both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
+FICLONERANGE      both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
 copy_file_range   a network file system copies on its server; used for files that are on no block device
 splice            from page cache to page cache, through a pipe; a large pipe takes less time than the small internal
-                  pipe of copy_file_range
+                  pipe of copy_file_range; used for files on a block device
+
+What the kernel cannot copy, the caller reads and writes.
 
 source    |....######|##########|##########|###.......|      # the range, | the ends of blocks
 target    |....######|##########|##########|###

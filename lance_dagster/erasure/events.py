@@ -1,4 +1,4 @@
-"""The events of an erasure in Dagster: materializations where rows were changed, else observations."""
+"""Logs an erasure to Dagster: materializations where it removed versions that events name, else observations."""
 
 from __future__ import annotations
 

@@ -1,21 +1,7 @@
 """The layout of event metadata: which entries are at the top, in which order. Importing it does not load Dagster.
 
-These entries are at the top of an event, in this order, where they apply:
-
-    what happened            lance/replaced_attempt  lance/kept_attempt  lance/deduplicated  lance/casts  lance/forced
-                             lance/undid_run  lance/rows_erased  lance/promoted_from  lance/discarded
-                             lance/left_behind
-    rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
-                             lance/rows_written  dagster/size_bytes  lance/deleted_fraction
-                             lance/changes  lance/changes_inserted, _updated, _deleted
-    the version              lance/version  lance/operation  lance/branch  lance/published
-    the table                lance/inputs  dagster/column_schema  dagster/uri  dagster/column_lineage  lance/table_log
-                             dagster/table_name
-
-All others are in `lance/commit`, as JSON, without the prefix:
-
-    rows_inserted  rows_updated  rows_deleted  rows_nulled  bytes_written  read_version  attempts  transaction_uuid
-    fragments  fragments_added  fragments_removed  small_fragments  columns  columns_added  base_version  open_branches
+The table of entries is in `lance_dagster.tables.event_keys`: `TOP_ENTRIES` are at the top of an event, in that order,
+where they apply. All others are in `lance/commit`, as JSON, without the prefix.
 
 If more than ten entries apply, those of `_FIRST_TO_MOVE` move to `lance/commit` until ten are left. The other entries
 always stay, above all numbers: Dagster plots only numbers at the top, and its bounds checks fail for an event without
@@ -27,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_dagster.tables.event_keys import AT_TOP
+from lance_dagster.tables.event_keys import TOP_ENTRIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,13 +42,14 @@ _FIRST_TO_MOVE: Final = (
 
 def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries at the top of an event, in order, and the other entries, by their names without prefix."""
-    top = [key for key in AT_TOP if key in entries]
-    is_said_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
-    for key in (*_FIRST_TO_MOVE[:3], "lance/rows_written", *_FIRST_TO_MOVE) if is_said_twice else _FIRST_TO_MOVE:
+    top = [key for key in TOP_ENTRIES if key in entries]
+    has_same_count_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
+    # A count that is there twice moves after the entries that are also elsewhere: name, URI and operation of the table.
+    for key in (*_FIRST_TO_MOVE[:3], "lance/rows_written", *_FIRST_TO_MOVE) if has_same_count_twice else _FIRST_TO_MOVE:
         if len(top) > _MOST_AT_TOP and key in top:
             top.remove(key)
-    rest = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}
-    return {key: entries[key] for key in top}, rest
+    commit_entries = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}
+    return {key: entries[key] for key in top}, commit_entries
 
 
 def columns_of(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str, str]]]:

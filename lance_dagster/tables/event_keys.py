@@ -1,10 +1,11 @@
-"""The entries of events: one table, from which the layout of events and the check of metadata are derived."""
+"""The metadata entries of events: at the top in order, in `lance/commit`, and those that an asset may set."""
 
 from __future__ import annotations
 
 from typing import Final
 
-AT_TOP: Final = (
+TOP_ENTRIES: Final = (
+    # what happened
     "lance/replaced_attempt",
     "lance/kept_attempt",
     "lance/deduplicated",
@@ -15,6 +16,7 @@ AT_TOP: Final = (
     "lance/promoted_from",
     "lance/discarded",
     "lance/left_behind",
+    # rows and bytes; the first is in events of partitions only
     "dagster/partition_row_count",
     "dagster/row_count",
     "lance/rows_written",
@@ -24,10 +26,12 @@ AT_TOP: Final = (
     "lance/changes_inserted",
     "lance/changes_updated",
     "lance/changes_deleted",
+    # the version
     "lance/version",
     "lance/operation",
     "lance/branch",
     "lance/published",
+    # the table
     "lance/inputs",
     "dagster/column_schema",
     "dagster/uri",
@@ -35,16 +39,18 @@ AT_TOP: Final = (
     "lance/table_log",
     "dagster/table_name",
 )
-"""The entries that may stand at the top of an event, in order."""
+"""The entries that are at the top of an event, in this order, where they apply."""
 
-_DETAILS: Final = (
+COMMIT_ENTRIES: Final = (
     "lance/attempts",
+    "lance/base_version",
     "lance/bytes_written",
     "lance/columns",
     "lance/columns_added",
     "lance/fragments",
     "lance/fragments_added",
     "lance/fragments_removed",
+    "lance/open_branches",
     "lance/read_version",
     "lance/rows_deleted",
     "lance/rows_inserted",
@@ -53,21 +59,25 @@ _DETAILS: Final = (
     "lance/small_fragments",
     "lance/transaction_uuid",
 )
-"""The entries of a write that the entry `lance/commit` holds."""
+"""The entries of a write that are in `lance/commit`, as JSON and without the prefix."""
 
 _RESERVED: Final = (
+    "lance/base_version",
     "lance/branch",
     "lance/casts",
     "lance/discarded",
     "lance/forced",
     "lance/left_behind",
+    "lance/open_branches",
     "lance/promoted_from",
     "lance/published",
     "lance/rows_erased",
     "lance/undid_run",
     "lance/version",
 )
-"""Entries at the top that the body of an asset cannot set: those of jobs, and the version, branch and casts."""
+"""Entries that the body of an asset cannot set: those of jobs and branches, the version, and casts."""
 
-EVENT_KEYS: Final = frozenset(key for key in (*AT_TOP, *_DETAILS) if key.startswith("lance/")).difference(_RESERVED)
+SETTABLE_ENTRIES: Final = frozenset(
+    key for key in (*TOP_ENTRIES, *COMMIT_ENTRIES) if key.startswith("lance/")
+).difference(_RESERVED)
 """Entries that the IO manager adds to events, and that the body of an asset may set instead."""

@@ -50,7 +50,7 @@ from typing import Any, Final, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.tables.event_keys import EVENT_KEYS
+from lance_dagster.tables.event_keys import SETTABLE_ENTRIES
 from lance_dagster.tables.names import near_name
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRoot, as_moment
@@ -452,7 +452,7 @@ def reject_at_run_time(
             f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output sets it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
-    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, accepted_keys=EVENT_KEYS)
+    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, accepted_keys=SETTABLE_ENTRIES)
     foreign = {
         key: lance_key
         for key, lance_key in FOREIGN_OUTPUT_KEYS.items()
@@ -477,4 +477,4 @@ def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, 
             f"{where}: metadata {key!r} is for assets, and this output is none: it only passes a frame to another op. "
             "Make it an asset, or leave the entry out"
         )
-    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, accepted_keys=EVENT_KEYS)
+    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, accepted_keys=SETTABLE_ENTRIES)

@@ -94,8 +94,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             otherwise the new version gets it. The table keeps the key in its own state, so that the version may be
             cleaned up. If the state does not record the key, all versions are opened, newest first, down to
             `idempotency_since`.
-        idempotency_since: A version that is known to be no newer than any write with the same `idempotency_key`, such
-            as the latest version when the job began: this version and older ones are not opened.
+        idempotency_since: A version that is known to be older than any write with the same `idempotency_key`, such as
+            the latest version when the job began: this version and older ones are not opened.
         write_attempt: The write and the number of the attempt, if the write may have several attempts: rows that
             earlier attempts committed are replaced, and the write fails if a later attempt has committed.
         read_version: The version that the write is based on; None for the latest, 0 if the table did not exist.

@@ -209,7 +209,7 @@ def _rebuild_struct(field: Field, path: str, changed: int, value: str) -> str:
 
 def _quote(name: str) -> str:
     """A name as an SQL identifier."""
-    return name if _PLAIN.fullmatch(name) else f"`{name}`"
+    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def _change_rows(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:

@@ -31,7 +31,7 @@ def remove_slices(
 
     Args:
         source: The version.
-        slices: The slices whose rows are removed; None to remove only `others`.
+        slices: The slices whose rows are removed; None to remove only `further_rows`.
         files: Collects the files that are written.
         further_rows: Further rows to remove: offsets of live rows, by fragment id.
 

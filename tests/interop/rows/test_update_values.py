@@ -160,15 +160,16 @@ def test_columns_from_each_other(tmp_path, target, source):
 @pytest.mark.parametrize(("name", "value", "expected"), [
     ("addr.n", "addr.n + 1", [{"n": 2, "c d": {"e": "x"}}, None, {"n": None, "c d": None}]),
     ("addr.`c d`.e", "'new'", [{"n": 1, "c d": {"e": "new"}}, None, {"n": None, "c d": None}]),
+    ("addr.`c``d`", "3", [{"n": 1, "c d": {"e": "x"}, "c`d": 3}, None, {"n": None, "c d": None, "c`d": 3}]),
 ])  # fmt: skip
 def test_what_a_message_about_fields_of_structs_says_keeps_null_structs(tmp_path, name, value, expected):
-    kind = pa.struct([("n", pa.int32()), ("c d", pa.struct([("e", pa.string())]))])
+    kind = pa.struct([("n", pa.int32()), ("c d", pa.struct([("e", pa.string())])), ("c`d", pa.int32())])
     rows = [{"n": 1, "c d": {"e": "x"}}, None, {"n": None, "c d": None}]
     made = lance_core.write_dataset(pa.table({"addr": pa.array(rows, kind)}), tmp_path / "t")
     with pytest.raises(UnsupportedError, match="cannot be updated by itself") as found:
         made.update({name: value})
     made.update({"addr": str(found.value).partition("keeps null structs null: ")[2]})
-    assert made.to_table()["addr"].to_pylist() == expected
+    assert made.to_table()["addr"].to_pylist() == [row if row is None else {"c`d": None} | row for row in expected]
 
 
 @pytest.mark.parametrize("value", ["c", "'[1]'"])

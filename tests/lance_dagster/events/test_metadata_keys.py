@@ -4,7 +4,8 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_dagster.tables.event_keys import AT_TOP, EVENT_KEYS
+from lance_dagster import BranchPolicy
+from lance_dagster.tables.event_keys import COMMIT_ENTRIES, SETTABLE_ENTRIES, TOP_ENTRIES
 from tests.lance_dagster.lake import errors
 
 ROW = pa.table({"n": [1]})
@@ -136,8 +137,21 @@ def test_an_output_may_say_what_the_io_manager_says_of_a_write(lake):
     (event,) = lake.run(rows).asset_materializations_for_node("rows")
     named = {f"lance/{name}" for name in event.metadata["lance/commit"].data}
     given = {key for key in event.metadata if key.startswith("lance/") and key not in ("lance/commit", "lance/version")}
-    assert given | named <= EVENT_KEYS
-    assert given <= set(AT_TOP)
+    assert given | named <= SETTABLE_ENTRIES
+    assert given <= set(TOP_ENTRIES)
+
+
+def test_the_table_of_entries_has_those_of_a_write_to_a_branch(lake):
+    @dg.asset
+    def rows():
+        return ROW
+
+    lake.run(rows)
+    result = lake.run(rows, tags={"lance/branch": "mine"}, branching=BranchPolicy.from_tag())
+    (event,) = result.asset_materializations_for_node("rows")
+    names = {key.rpartition("/")[2] for key in (*COMMIT_ENTRIES, *TOP_ENTRIES)}
+    assert {"base_version", "open_branches"} <= set(event.metadata["lance/commit"].data) <= names
+    assert not {"lance/base_version", "lance/open_branches"} & SETTABLE_ENTRIES
 
 
 def test_an_output_may_say_its_schema(lake):

@@ -203,6 +203,14 @@ def test_what_was_looked_back_to_and_is_forgotten_is_undecided(uri, monkeypatch)
     assert table.find_idempotent_commit("job", "2024-01-03", newer_than=1)[0] == 3
 
 
+def test_the_version_at_which_a_search_for_a_key_ends_is_not_searched(uri):
+    key = ("job", "2024-01-02")
+    lance_core.write_dataset(rows(1), uri, mode="append", transaction_properties=dict([key]))
+    table = lance_core.dataset(uri)
+    assert table.find_idempotent_commit(*key, newer_than=table.version - 1)[0] == table.version
+    assert table.find_idempotent_commit(*key, newer_than=table.version) is None
+
+
 def test_proofs_are_forgotten_with_age(uri, monkeypatch):
     lance_core.dataset(uri).update_config({DAYS_KEY: "2"})
     hour = idempotency._HOUR_NS
