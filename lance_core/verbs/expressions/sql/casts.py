@@ -1,7 +1,7 @@
 """CAST and TRY_CAST: the types of SQL, and DataFusion's way from one to another.
 
-A cast of a float or a decimal to an integer cuts the fraction off; a value that the type cannot hold fails the CAST,
-and gives null in a TRY_CAST.
+A cast of a float or a decimal to an integer or a timestamp cuts the fraction off; a timestamp or a duration becomes the
+number of its units. A value that the type cannot hold fails the CAST, and gives null in a TRY_CAST.
 """
 
 from __future__ import annotations
@@ -131,8 +131,9 @@ def _cast_column(value: Typed, kind: pa.DataType) -> Typed:
     exact = pa.types.is_decimal(from_type)
     if pa.types.is_boolean(kind) and (pa.types.is_floating(from_type) or exact):
         return call("not_equal", [value, literal(0.0, pa.float64()).to(from_type)], kind)
-    if pa.types.is_integer(kind) and (pa.types.is_floating(from_type) or exact):
+    if (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)) and (pa.types.is_floating(from_type) or exact):
         value = call("trunc", [value], from_type)
+        value = _as_int64(value) if pa.types.is_timestamp(kind) else value
     return _cast_number_or_time(value, kind)
 
 
@@ -150,6 +151,10 @@ def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
     return Typed(value.expression.cast(kind), kind)
 
 
+def _as_int64(value: Typed) -> Typed:
+    return Typed(value.expression.cast(pa.int64()), pa.int64())
+
+
 def _of_scale(value: Typed, scale: int) -> Typed:
     """A decimal, rounded to fewer digits after the point."""
     options = pc.RoundOptions(ndigits=scale, round_mode="half_towards_infinity")
@@ -160,6 +165,8 @@ def _of_scale(value: Typed, scale: int) -> Typed:
 def _to_decimal(value: Typed, kind: pa.DataType) -> Typed:
     if pa.types.is_decimal(value.type) and kind.scale < value.type.scale:
         return Typed(_of_scale(value, kind.scale).expression.cast(kind), kind)
+    if pa.types.is_timestamp(value.type) or pa.types.is_duration(value.type):
+        value = _as_int64(value)
     return value.to(kind)
 
 

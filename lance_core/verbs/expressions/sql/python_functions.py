@@ -4,7 +4,10 @@ Arrow finds a function by its name, and a name has one signature. So a name stat
 a process that gets an expression from another process can register the functions that the expression calls:
 
     lance.<function>.<the types of the arguments and of the result: a serialized Arrow schema, as base64>
-    datafusion.<function>.<the same, with DataFusion's SQL over x0, x1, ... in the metadata of the schema>
+    datafusion.<function>.<the same>
+
+The last argument of the latter is DataFusion's SQL over x0, x1, ..., as bytes after `SQL_MARK`, which `printed` leaves
+out. So conditions that differ in it alone share a function: Arrow keeps each function until the process ends.
 
 An implementation in Python gets the type of its result, and arrays of the same length; null arguments give null.
 """
@@ -24,8 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
+from lance_core.verbs.expressions.printed import SQL_MARK
 from lance_core.verbs.expressions.sql.functions_json import JSON_IMPLEMENTATIONS
-from lance_core.verbs.expressions.sql.typed import Typed, call
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
 if TYPE_CHECKING:
     from datafusion import DataFrame, SessionContext
@@ -42,11 +46,10 @@ def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType, *,
     """A call of one of `IMPLEMENTATIONS`, or of DataFusion's SQL, whose result has type `kind`."""
     types = [*(argument.type for argument in arguments), kind]
     fields = [pa.field(str(position), argument_type) for position, argument_type in enumerate(types)]
-    signature = pa.schema(fields, None if sql is None else {"sql": sql})
     prefix = PREFIXES[sql is not None]
-    name = f"{prefix}{function}.{base64.b64encode(signature.serialize().to_pybytes()).decode()}"
+    name = f"{prefix}{function}.{base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode()}"
     register([name])
-    return call(name, list(arguments), kind)
+    return call(name, [*arguments, *([] if sql is None else [literal(SQL_MARK + sql.encode(), pa.binary())])], kind)
 
 
 def register(names: Iterable[str]) -> None:
@@ -55,18 +58,25 @@ def register(names: Iterable[str]) -> None:
         if name in _registered or not name.startswith(PREFIXES):
             continue
         _, function, encoded = name.split(".", 2)
-        signature = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-        *types, kind = signature.types
+        *types, kind = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))).types
         arguments = {f"x{position}": argument_type for position, argument_type in enumerate(types)}
         documentation = {"summary": function, "description": function}
-        sql = (signature.metadata or {}).get(b"sql")
-        implementation = IMPLEMENTATIONS[function] if sql is None else partial(_compute, function, sql.decode())
-        pc.register_scalar_function(_adapt(function, implementation, kind), name, documentation, arguments, kind)
+        if name.startswith(PREFIXES[1]):
+            arguments["sql"] = pa.binary()
+            implementation: Callable[..., Any] = partial(_compute, function, kind)
+        else:
+            implementation = _adapt(function, IMPLEMENTATIONS[function], kind)
+        pc.register_scalar_function(implementation, name, documentation, arguments, kind)
         _registered.add(name)
 
 
-def _compute(name: str, sql: str, kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
-    return evaluate_sql(name, sql, arrays, len(arrays[0])).cast(kind) if len(arrays[0]) else pa.array([], kind)
+def _compute(name: str, kind: pa.DataType, context: Any, *arguments: Any) -> pa.Array:
+    """Evaluate the SQL that is the last argument."""
+    if not context.batch_length:
+        return pa.array([], kind)
+    sql = arguments[-1] if isinstance(arguments[-1], pa.Scalar) else arguments[-1][0]
+    arrays = _as_arrays(context, arguments[:-1])
+    return evaluate_sql(name, sql.as_py().removeprefix(SQL_MARK).decode(), arrays, context.batch_length).cast(kind)
 
 
 def type_of_sql(name: str, sql: str, types: Sequence[pa.DataType]) -> pa.DataType:
@@ -129,12 +139,8 @@ def _adapt(name: str, function: Callable[..., Any], kind: pa.DataType) -> Callab
     """Adapt a function to Arrow's calling convention: a context comes first, then scalars and arrays mixed."""
 
     def adapted(context: Any, *arguments: Any) -> pa.Array:
-        arrays = [
-            pa.repeat(argument, context.batch_length) if isinstance(argument, pa.Scalar) else argument
-            for argument in arguments
-        ]
         try:
-            result = function(kind, *arrays)
+            result = function(kind, *_as_arrays(context, arguments))
             return result if isinstance(result, pa.Array) else pa.array(result, kind)
         except (LanceError, pa.ArrowException):
             raise
@@ -142,6 +148,13 @@ def _adapt(name: str, function: Callable[..., Any], kind: pa.DataType) -> Callab
             raise InvalidInputError(f"the function {name} cannot be evaluated: {error}") from error
 
     return adapted
+
+
+def _as_arrays(context: Any, arguments: Sequence[Any]) -> list[pa.Array]:
+    return [
+        pa.repeat(argument, context.batch_length) if isinstance(argument, pa.Scalar) else argument
+        for argument in arguments
+    ]
 
 
 _WIDE: Final = Context(prec=80, rounding=ROUND_DOWN)

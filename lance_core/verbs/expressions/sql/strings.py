@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.verbs.expressions.sql.datafusion_calls import compute
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 from lance_core.verbs.expressions.sql.zones import check_parts
 
@@ -21,6 +22,10 @@ def words(value: Typed, kind: pa.DataType) -> Typed:
         for pattern, replacement in ((r"^(-?\d+)$", whole), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
             plain = _replace(plain, pattern, replacement)
         return plain.to(kind)
+    if pa.types.is_duration(from_type):
+        return compute("CAST", "arrow_cast({}, 'Utf8')", [value]).to(kind)
+    if pa.types.is_date64(from_type):
+        return words(value.to(pa.timestamp("ms")), kind)
     if pa.types.is_timestamp(from_type):
         check_parts(from_type, "the string")
         plain = _shorten(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))

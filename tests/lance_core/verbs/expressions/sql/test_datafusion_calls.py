@@ -10,6 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.arrow import evaluated
+from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql import parse_column, python_functions
 
 ROWS = pa.table(
@@ -148,3 +149,15 @@ def test_an_index_serves_the_condition_beside_a_function_of_datafusion(tmp_path)
     assert "ScalarIndexQuery" in dataset.scanner(filter=filter_sql).explain_plan()
     assert dataset.to_table(filter=filter_sql)["id"].to_pylist() == [1, *range(10, 20)]
     assert dataset.count_rows("array_has(make_array(id), 7)") == 1
+
+
+def test_conditions_that_differ_in_literals_share_a_function():
+    """Arrow keeps each registered function until the process ends."""
+    assert values_of("lpad(s, 3, 'a')") == ["202", "aax", " Ab", None]
+    before = len(python_functions._registered)
+    for n in range(3, 9):
+        assert values_of(f"lpad(s, {n}, '{n}')")[1] == str(n) * (n - 1) + "x"
+        assert values_of(f"repeat(s, {n})")[1] == "x" * n
+    assert len(python_functions._registered) <= before + 1
+    expression = parse_column("lpad(s, 3, '\"') = 'x'", ROWS.schema).expression
+    assert printed(expression) == '(lpad(s) == "x")'
