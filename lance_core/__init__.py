@@ -31,9 +31,10 @@ from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Session
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
+from lance_core.verbs.expressions.arrow import matching
 from lance_core.verbs.files.fragment_writer import FileOptions, FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
-from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
+from lance_core.verbs.files.slices import Between, Equals, Slice, Slices, describe_replaced_rows
 from lance_core.verbs.files.uncommitted import delete_uncommitted_files
 from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
 from lance_core.verbs.inspect.tables import list_tables
@@ -103,11 +104,13 @@ __all__ = [
     "commit_transaction",
     "dataset",
     "delete_uncommitted_files",
+    "describe_replaced_rows",
     "iops_counter",
     "json_to_schema",
     "key_filter",
     "key_hashes",
     "list_tables",
+    "matching",
     "retrying",
     "schema_to_json",
     "write_dataset",

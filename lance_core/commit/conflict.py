@@ -8,9 +8,9 @@ verdict, or a function that gives the verdict where it depends on the content of
     retryable      the whole operation must be done again on the latest version
     incompatible   the operation makes no sense any more
 
-A transaction can name the slices of the table that it fills (`table.filled_slices`). If both transactions name the same
-slice, a compatible or rebasable verdict becomes retryable: both may have created the slice, and their fragments do not
-show it.
+A transaction can name the slices of the table that it fills (`table.filled_slices`). If slices of both transactions
+overlap, a compatible or rebasable verdict becomes retryable: both may have written rows where there were none, and
+their fragments do not show it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from pyroaring import BitMap
 
-from lance_core.table.filled_slices import read_slices
+from lance_core.table.filled_slices import overlapping_slices
 from lance_core.table.operations import (
     OPERATIONS,
     Append,
@@ -73,7 +73,7 @@ def judge(pending: Transaction, committed: Transaction, affected_rows: AffectedR
     """
     cell = VERDICTS[type(pending.operation)][type(committed.operation)]
     verdict = cell if isinstance(cell, Verdict) else cell(pending.operation, committed.operation, affected_rows or {})
-    if verdict in (_OK, _REBASE) and read_slices(pending.properties).keys() & read_slices(committed.properties).keys():
+    if verdict in (_OK, _REBASE) and overlapping_slices(pending.properties, committed.properties):
         return _RETRY
     return verdict
 

@@ -83,11 +83,14 @@ def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], o
     Raises:
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
+    condition = dataset.parse_filter(options.replace_where or "", assume_utc=options.assume_utc)
+    replaced_rows = lance_core.describe_replaced_rows(condition)
 
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
         latest, write = base
         deleted = find_rows_where(latest, options.replace_where or "")
-        commit = replace(options.commit, write_attempt=write)
+        properties = {**(options.commit.properties or {}), **replaced_rows}
+        commit = replace(options.commit, write_attempt=write, properties=properties)
         done = commit_update(latest, fragments, deleted, commit, checked_through=dataset.version)
         write_result = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
         return replace(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core import Equals, Slice, Slices, key_hashes
+from lance_core import Equals, Slice, Slices, key_hashes, matching
 from lance_core.errors import InvalidInputError
 from pyspark_lance.keys.equality import normalize_keys, normalize_spark_keys
 
@@ -48,10 +48,8 @@ class RowRules:
         """
         if self.condition is None or not batch.num_rows:
             return
-        table = pa.Table.from_batches([batch]).append_column("__lance_row", pa.array(range(batch.num_rows)))
-        fulfilled = table.filter(self.condition).column("__lance_row").to_numpy()
-        if len(fulfilled) < batch.num_rows:
-            row = int(np.setdiff1d(np.arange(batch.num_rows), fulfilled)[0])
+        row = matching(batch, self.condition).index(False).as_py()  # registers functions that the condition calls
+        if row >= 0:
             values = {name: batch.column(name)[row].as_py() for name in batch.schema.names[:8]}
             raise InvalidInputError(f"replaceWhere {self.sql!r} does not hold for a row that is written: {values}")
 

@@ -177,6 +177,10 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
     Raises:
         InvalidInputError: The expression does not fit the columns, or its values are not booleans.
+
+    Examples:
+        >>> lance.matching(pa.record_batch({"n": [1, None, 3]}), pc.field("n") > 1).to_pylist()
+        [False, False, True]
     """
     plain = _compare_plainly(batch, expression)
     if plain is not None:

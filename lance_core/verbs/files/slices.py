@@ -8,6 +8,7 @@ type. They become strings only in messages and in what a commit records.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.write_plan import check_rows
-from lance_core.table.filled_slices import FilledSlice, slice_digest, slice_properties
+from lance_core.index.query.conditions import All, Compare, parse_condition
+from lance_core.table.filled_slices import REPLACED_ROWS_KEY, FilledSlice, slice_digest, slice_properties
 
 _Codes = npt.NDArray[np.int64]
 
@@ -414,11 +416,69 @@ def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     return reduce(or_, ranges)
 
 
+def describe_replaced_rows(condition: pc.Expression) -> dict[str, str]:
+    r"""The transaction properties by which a commit records that it replaces the rows that meet a condition.
+
+    Another commit that replaced rows meanwhile, or filled slices, conflicts with it unless a column is compared with
+    constants in both so that no value meets both. Parts of the condition besides comparisons joined by AND are ignored.
+
+    Examples:
+        >>> lance.describe_replaced_rows(pc.field("day") == "d1")
+        {'lance.replaced_rows': '[["day", "Equals", ["str", "\'d1\'"]]]'}
+    """
+    parsed = parse_condition(condition)
+    conditions: dict[str, Condition] = {}
+    for test in parsed.parts if isinstance(parsed, All) else (parsed,):
+        if isinstance(test, Compare) and len(test.path) == 1:
+            name, bounds = str(test.path[0]), _bounds(test)
+            earlier = conditions.get(name)
+            if isinstance(bounds, Between) and isinstance(earlier, Between):
+                bounds = Between(max(earlier.start, bounds.start), min(earlier.end, bounds.end))
+            if bounds is not None and not isinstance(earlier, Equals):
+                conditions[name] = bounds
+    return {REPLACED_ROWS_KEY: json.dumps(_describe_conditions(Slice(name="", conditions=conditions)))}
+
+
+_LIMITS: Final[Mapping[type, tuple[Any, Any]]] = {
+    **dict.fromkeys((int, float), (-math.inf, math.inf)),
+    dt.date: (dt.date.min, dt.date.max),
+    dt.datetime: (dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)),  # noqa: DTZ001 - a zone is left out
+}
+"""Bounds below and above all values of a type."""
+
+
+def _bounds(test: Compare) -> Condition | None:
+    """The values for which a comparison is true, or some more; None for those that are not a range."""
+    try:
+        value = test.value.as_py()
+    except ValueError:
+        return None  # nanoseconds, which Python's times do not have
+    if test.operator == "equal":
+        return Equals(value)
+    if type(value) not in _LIMITS or value != value or test.operator == "not_equal":  # noqa: PLR0124 - detects NaN
+        return None
+    value = value.astimezone(dt.UTC).replace(tzinfo=None) if isinstance(value, dt.datetime) and value.tzinfo else value
+    lowest, highest = _LIMITS[type(value)]
+    bound = _next_value(value) if test.operator in ("greater", "less_equal") else value
+    return Between(bound, highest) if test.operator.startswith("greater") else Between(lowest, bound)
+
+
+def _next_value(value: Any) -> Any:
+    """The next value of the type."""
+    if isinstance(value, float):
+        return math.nextafter(value, math.inf)
+    if isinstance(value, int):
+        return value + 1
+    step = dt.timedelta(microseconds=1) if isinstance(value, dt.datetime) else dt.timedelta(days=1)
+    return value if value == type(value).max else value + step
+
+
 def _describe_conditions(item: Slice) -> list[Any]:
     """A slice's conditions as strings, with the Python types of their values; times with a zone are taken in UTC."""
     parts = []
     for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
+        bounds = [bound.item() if isinstance(bound, np.generic) else bound for bound in bounds]
         parts.append([name, type(condition).__name__, *([type(b).__name__, _format_condition(b)] for b in bounds)])
     return parts
 

@@ -15,7 +15,7 @@ from lance_core.commit import WriteAttempt, find_transaction, number_of, reject_
 from lance_core.errors import DatasetExistsError
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectStore
-from lance_core.table.filled_slices import read_slices
+from lance_core.table.filled_slices import overlapping_slices
 from lance_core.table.idempotency import Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
@@ -36,7 +36,7 @@ def replaceable_commits(
     latest: Manifest,
     attempts: Collection[int],
 ) -> Collection[int] | None:
-    """The versions in which other writes filled the same slices, if they may be replaced; None if they may not.
+    """The versions in which other writes filled overlapping slices, if they may be replaced; None if they may not.
 
     Args:
         store: The dataset's store.
@@ -51,16 +51,16 @@ def replaceable_commits(
         SupersededError: A later write, which must not be replaced, has filled the same slices.
         HistoryGapError: A version in between, which may have filled the same slices, was cleaned up.
     """
-    identities = set(() if slices is None else slices.identities())
+    properties = {} if slices is None else slices.properties()
     replaceable: dict[int, Transaction] = {}
-    for version in range(since + 1, latest.version + 1) if identities or replacing is not None else ():
+    for version in range(since + 1, latest.version + 1) if properties or replacing is not None else ():
         if version in attempts:
             continue
         other = find_transaction(store, version)
         if other is None:
             raise gap_error(uri, since, version)
-        same = not identities.isdisjoint(read_slices(other.properties))
-        if same or (not identities and isinstance(other.operation, Overwrite)):
+        same = overlapping_slices(properties, other.properties)
+        if same or (not properties and isinstance(other.operation, Overwrite)):
             replaceable[version] = other
     if replaceable and replacing is None:
         return None

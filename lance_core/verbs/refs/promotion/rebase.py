@@ -29,7 +29,7 @@ from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.errors import ObjectNotFoundError, RetryableConflictError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
-from lance_core.table.filled_slices import read_slices
+from lance_core.table.filled_slices import overlapping_slices
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
@@ -170,8 +170,7 @@ class _FollowedChanges:
         Raises:
             RetryableConflictError: The version changed the same rows or columns, or whether it did is unknown.
         """
-        operation, slices = other.operation, read_slices(self.transaction.properties)
-        both = sorted(slices[digest].name for digest in slices.keys() & read_slices(other.properties).keys())
+        operation, both = other.operation, sorted(overlapping_slices(self.transaction.properties, other.properties))
         if both:
             raise RetryableConflictError(
                 f"version {version} filled {', '.join(map(repr, both[:_SLICES_SHOWN]))} as well"
