@@ -19,7 +19,7 @@ from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset, write_dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction
 from lance_core.retry import retrying
-from lance_core.schema import json_to_schema, schema_to_json
+from lance_core.schema import check_names, json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
 from lance_core.table.operations import MAX_EXACT_KEYS
@@ -100,6 +100,7 @@ __all__ = [
     "blob_field",
     "bytes_read_counter",
     "canonical_uri",
+    "check_names",
     "commit_fragments",
     "commit_transaction",
     "dataset",

@@ -17,7 +17,7 @@ from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, 
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, TOTAL_BUFFERED, DataFileWriter
-from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.schema import Schema, check_names, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
@@ -214,6 +214,7 @@ class LanceFileWriter:
         self._check_open()
         if self._schema is None:
             self._schema = schema_from_arrow(batch.schema)
+        check_names(batch.schema)
         batch_names = set(batch.schema.names)
         missing = [name for name in self._schema.names if name not in batch_names]
         if missing:

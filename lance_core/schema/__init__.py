@@ -20,6 +20,7 @@ from lance_core.schema.field import (
 from lance_core.schema.forms import (
     JSON,
     arrow_type_of,
+    check_names,
     field_from_arrow,
     field_to_arrow,
     in_storage_types,
@@ -50,6 +51,7 @@ __all__ = [
     "LanceSchema",
     "Schema",
     "arrow_type_of",
+    "check_names",
     "check_primary_key",
     "clustering_key",
     "clustering_key_mark",

@@ -95,14 +95,41 @@ _LANCE_JSON: Final = b"lance.json"
 _MOST_BYTES = (1 << 31) // 8 - 1
 
 
+def check_names(schema: pa.Schema) -> None:
+    """Check that the names of columns, and of fields in them, are UTF-8: in Python, any use of others is an error.
+
+    Raises:
+        SchemaError: A name is not, as files that Arrow reads may have it; the message has its bytes and its column.
+
+    Examples:
+        >>> lance.check_names(pa.schema({"id": pa.int64()}))
+    """
+    for position, column in enumerate(schema):
+        fields, what = [column], "the name of column"
+        while fields:
+            inner = []
+            for field in fields:
+                try:
+                    field.name  # noqa: B018 - it is decoded
+                except UnicodeDecodeError as error:
+                    raise SchemaError(
+                        f"{what} {position}, counted from 0, is no UTF-8: {error.object!r:.100}; give the columns "
+                        "other names first, for example by Table.rename_columns"
+                    ) from None
+                kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+                inner += [kind.field(index) for index in range(kind.num_fields)]
+            fields, what = inner, "the name of a field in column"
+
+
 def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
     """The Lance schema of an Arrow schema, with field ids from `first_id` on.
 
     Raises:
-        SchemaError: Two columns have the same name, a key of metadata is not UTF-8, or a column cannot be part of the
-            primary key.
+        SchemaError: Two columns have the same name, a name or a key of metadata is not UTF-8, or a column cannot be
+            part of the primary key.
         UnsupportedError: A type cannot be stored; the message names the column.
     """
+    check_names(schema)
     for name, count in Counter(schema.names).items():
         if count > 1:
             raise SchemaError(f"column name {name!r} occurs twice")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.extension_types import exported_metadata
 from lance_core.schema.field import MOST_LEVELS
-from lance_core.schema.forms import check_depth, resolve_extensions
+from lance_core.schema.forms import check_depth, check_names, resolve_extensions
 
 _PLAIN: Final[dict[pa.DataType, str]] = {
     pa.null(): "null",
@@ -57,6 +57,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """A schema as a dictionary for `json.dumps`: `fields` with `name`, `type` and `nullable`, and the metadata.
 
     Raises:
+        SchemaError: A name is not UTF-8.
         UnsupportedError: A type has no form in JSON (maps, views, intervals), or a column is nested too deep.
         ArgumentTypeError: The argument is not a pyarrow schema.
 
@@ -66,6 +67,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """
     if not isinstance(schema, pa.Schema):
         raise ArgumentTypeError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
+    check_names(schema)
     for field in schema:
         check_depth(field)
     description: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import dagster as dg
 import pyarrow as pa
 
+import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
 from lance_dagster.handlers.base import CommitMode
@@ -53,9 +54,10 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
 
 
 def _schema_of(declared_schema: object, where: str) -> pa.Schema:
-    if isinstance(declared_schema, pa.Schema):
-        return declared_schema.remove_metadata()
     try:
+        if isinstance(declared_schema, pa.Schema):
+            lance_core.check_names(declared_schema)
+            return declared_schema.remove_metadata()
         return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(declared_schema).items()])  # type: ignore[call-overload]  # no mapping: the TypeError below
     except (TypeError, ValueError) as error:
         raise dg.DagsterInvalidDefinitionError(

@@ -177,8 +177,9 @@ class LanceTableIOManager(dg.IOManager):
             return
         output = self._output(context)
         handler = find_handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
-        handler, obj, output = without_change_type(output, handler, obj)
         try:
+            lance_core.check_names(handler.arrow_schema(obj))
+            handler, obj, output = without_change_type(output, handler, obj)
             output = self._prepare_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
             output = output if outcome is not None else self._open_newest_for_skipped(output)

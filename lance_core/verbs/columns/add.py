@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.metadata import FileVersion
-from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
+from lance_core.schema import Field, Schema, check_names, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.schema.field import is_packed
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -86,6 +86,7 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
         UnsupportedError: The dataset has the file version 0.1, in which each fragment must store every column.
     """
     fields = list(fields)
+    check_names(pa.schema(fields))
     for name in null_columns(source.manifest.schema) & {field.name for field in fields}:
         raise SchemaError(f"column {name!r} exists already")
     schema = with_null_columns(source.manifest, fields)
@@ -166,8 +167,9 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
         UnsupportedError: A column of blobs cannot be stored, or a column is a dictionary and the file version is 0.1,
             in which the values of a dictionary would have to be in the manifest.
     """
-    if not columns.names:
+    if not len(columns):
         raise InvalidInputError("no new column was given")
+    check_names(columns)
     check_blobs(columns, FileVersion.from_string(manifest.data_storage_version))
     existing_names = set(manifest.schema.names)
     for name in columns.names:

@@ -36,7 +36,16 @@ from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import storage_type
 from lance_core.file import DataFileReader
 from lance_core.file.metadata import FileVersion
-from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
+from lance_core.schema import (
+    JSON,
+    Field,
+    Schema,
+    check_names,
+    field_to_arrow,
+    is_json_type,
+    schema_from_arrow,
+    schema_to_arrow,
+)
 from lance_core.schema.field import BLOB_V2_NAME, is_blob_v2
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
@@ -107,8 +116,9 @@ def check_new_columns(schema: pa.Schema) -> None:
     """Check that a new dataset can have these columns.
 
     Raises:
-        SchemaError: There is no column, a name is empty, or metadata are not UTF-8.
+        SchemaError: There is no column, a name is empty, or a name or metadata are not UTF-8.
     """
+    check_names(schema)
     if not schema.names:
         raise SchemaError("a dataset needs at least one column")
     for name in schema.names:

@@ -18,7 +18,7 @@ from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
-from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
+from lance_core.schema import Schema, check_names, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import DATA_PREFIX, TableFormat, data_key, new_data_file_name
@@ -218,6 +218,7 @@ class FragmentWriter:
                 self._end_file()
 
     def _conform_batch(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+        check_names(batch.schema)
         batch_names = set(batch.schema.names)
         missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
@@ -355,9 +356,18 @@ def to_batches(
 
     Raises:
         InvalidInputError: The data is of an unsupported kind, or an iterable is given without a schema.
-        SchemaError: Values of a dict of columns, of a list of dicts or of a frame do not fit a column.
+        SchemaError: Values of a dict of columns, of a list of dicts or of a frame do not fit a column, or a name is not
+            UTF-8.
         UnsupportedError: The data comes from another library, and Arrow cannot import its types.
     """
+    if schema is not None:
+        check_names(schema)
+    data_schema, batches = _to_batches(data, schema)
+    check_names(data_schema)
+    return data_schema, batches
+
+
+def _to_batches(data: ReaderLike, schema: pa.Schema | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]]:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.RecordBatchReader):
@@ -444,6 +454,9 @@ def _check_batches(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Rec
 
 def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch | pa.Table:
     """Cast a batch to the types of the given schema without loss, as numbers from Python come as int64."""
+    if batch.schema.equals(schema):
+        return batch
+    check_names(batch.schema)
     columns, fields = list(batch.columns), list(batch.schema)
     changed = False
     for index, field in enumerate(batch.schema):

@@ -337,3 +337,15 @@ def test_a_string_that_is_not_utf8_fails_the_step_with_column_and_row(lake, mode
     result = write(lake, FIRST.set_column(FIRST.schema.get_field_index(column), column, bad), mode, fails=True)
     assert f"column '{column}': row 0 has a string that is not UTF-8" in errors(result)
     assert lake.table("rows").version == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_column_whose_name_is_not_utf8_fails_the_step(lake, mode):
+    write(lake, FIRST, mode)
+    schema = pa.schema([*FIRST.schema, pa.field("n%", pa.int64())])
+    bad = pa.ipc.read_schema(pa.py_buffer(schema.serialize().to_pybytes().replace(b"n%", b"n\xff")))
+    rows = pa.Table.from_arrays([*FIRST.columns, pa.nulls(FIRST.num_rows, pa.int64())], schema=bad)
+    result = write(lake, rows, mode, fails=True)
+    assert f"the name of column {len(FIRST.schema)}, counted from 0, is no UTF-8: b'n\\xff'" in errors(result)
+    assert "UnicodeDecodeError" not in errors(result)
+    assert lake.table("rows").version == 1

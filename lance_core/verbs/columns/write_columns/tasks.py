@@ -25,7 +25,7 @@ from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
-from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_schema
+from lance_core.schema import Schema, check_names, schema_from_bytes, schema_to_bytes, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.add import with_new_columns
@@ -279,6 +279,7 @@ def _resolve_columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tup
 
 
 def _check_names(schema: pa.Schema) -> None:
+    check_names(schema)
     for name, count in Counter(schema.names).items():
         if count > 1:
             raise SchemaError(f"column name {name!r} occurs twice")
