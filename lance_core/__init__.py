@@ -14,7 +14,8 @@ from lance_core import progress as progress
 from lance_core import sampler as sampler
 from lance_core import udf as udf
 from lance_core.blob import Blob, BlobColumn, blob_array, blob_field
-from lance_core.commit import AttemptProperties, Commit, ConflictPolicy, WriteAttempt
+from lance_core.commit.attempts import AttemptProperties, ConflictPolicy, WriteAttempt
+from lance_core.commit.records import Commit
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset, write_dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction

@@ -12,7 +12,13 @@ import pyarrow as pa
 
 from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import CommandOutput
-from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_header
+from lance_core.commit.versions import (
+    list_versions,
+    load_following,
+    load_manifest,
+    load_transaction,
+    load_version_header,
+)
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import CorruptFileError
 from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup

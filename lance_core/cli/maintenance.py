@@ -11,7 +11,7 @@ import click
 
 from lance_core.cli.command import FAILED, FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import CommandOutput, human_bytes
-from lance_core.commit import list_versions
+from lance_core.commit.versions import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.maintenance.cleanup.run import cleanup_old_versions, explain_cleanup_old_versions, select

@@ -10,7 +10,8 @@ from typing import Any, Final, Self, TypedDict
 import pyarrow as pa
 
 from lance_core.arguments import reject
-from lance_core.commit import Committed, load_latest
+from lance_core.commit.records import Committed
+from lance_core.commit.versions import load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest

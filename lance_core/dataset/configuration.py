@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.errors import ArgumentTypeError, SchemaError
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction

@@ -8,12 +8,11 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, Self, get_args
 
-from lance_core.commit import (
-    commit,
+from lance_core.commit.history import find_all_by_property, find_by_property, summaries
+from lance_core.commit.loop import commit
+from lance_core.commit.proofs import find_idempotent_commit
+from lance_core.commit.versions import (
     existing_versions,
-    find_all_by_property,
-    find_by_property,
-    find_idempotent_commit,
     load_following,
     load_manifest,
     load_transaction,
@@ -21,7 +20,6 @@ from lance_core.commit import (
     migrate_to_v2_names,
     newest_versions,
     reject_dropped_dataset,
-    summaries,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from lance_core.arguments import reject
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction

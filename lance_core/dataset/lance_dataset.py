@@ -24,7 +24,8 @@ from typing import Any, ClassVar, NoReturn
 import pyarrow as pa
 
 from lance_core.arguments import checked, checked_methods, reject
-from lance_core.commit import AttemptProperties, already_exists, load_manifest
+from lance_core.commit.attempts import AttemptProperties
+from lance_core.commit.versions import already_exists, load_manifest
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs

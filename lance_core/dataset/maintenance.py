@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 import numpy as np
 
 from lance_core.arguments import checked_methods, reject
-from lance_core.commit import commit, load_following, on_commit
+from lance_core.commit.loop import commit, on_commit
+from lance_core.commit.versions import load_following
 from lance_core.errors import InvalidInputError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Self
 
 from lance_core.arguments import reject
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.store import StorageOptions
 from lance_core.table.operations import UpdateBases
 from lance_core.table.transaction import Transaction

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.arguments import reject
-from lance_core.commit import AttemptProperties
+from lance_core.commit.attempts import AttemptProperties
 from lance_core.errors import InvalidInputError
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.operations import KeyExistenceFilter

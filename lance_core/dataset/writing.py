@@ -10,8 +10,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import Commit, Committed, committed_or_raise
-from lance_core.commit import commit as commit_record
+from lance_core.commit.loop import commit as commit_record
+from lance_core.commit.records import Commit, Committed, committed_or_raise
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.file import FileVersion
 from lance_core.table.transaction import FIRST_ADDED_KEY

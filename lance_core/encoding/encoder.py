@@ -20,7 +20,7 @@ from lance_core.encoding.choosing.strategy import (
     choose_variable,
     is_dictionary_worthwhile,
 )
-from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
+from lance_core.encoding.compression.registry import encode_block, encode_miniblock, encode_per_value
 from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import ChunkBuffers, chunk_gatherer, decode_block
-from lance_core.encoding.compression.chunks import ChunkGatherer, Counts
+from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
+from lance_core.encoding.compression.registry import chunk_gatherer, decode_block
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import SMALL_PAGE, ByteRange, BytesLike, PageInfo, Steps, as_bytes
 from lance_core.encoding.repdef import Layer, list_layers_of_description

@@ -34,10 +34,10 @@ from lance_core._proto.encodings_v2_1_pb2 import (
 )
 from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.choosing.strategy import TINY_VALUES, PageEncoding
-from lance_core.encoding.compression import COMPRESSIONS
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.general import Compressor, read_compressor
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
+from lance_core.encoding.compression.registry import COMPRESSIONS
 from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
 from lance_core.encoding.compression.variable import block_of_values, build_chunk_of_values
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import load_following
+from lance_core.commit.versions import load_following
 from lance_core.errors import CommitConflictError, IncompatibleConflictError, LanceError, SchemaError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.retry import retrying

@@ -12,10 +12,12 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from lance_core.commit import Commit, commit, load_latest
+from lance_core.commit.loop import commit
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import load_latest
 from lance_core.store import open_store
-from lance_core.table import Transaction
 from lance_core.table.operations import Delete
+from lance_core.table.transaction import Transaction
 from tests.lance_core.commit.tables import appending, creation, records
 
 ROUNDS = 7

@@ -14,10 +14,12 @@ def main(library, uri, count, fragment, options):
 
 
 def append_ours(uri, fragment, options):
-    from lance_core.commit import commit, load_latest
+    from lance_core.commit.loop import commit
+    from lance_core.commit.versions import load_latest
     from lance_core.store import open_store
-    from lance_core.table import DataFile, Fragment, Transaction
+    from lance_core.table.fragment import DataFile, Fragment
     from lance_core.table.operations import Append
+    from lance_core.table.transaction import Transaction
 
     (file,) = fragment["files"]
     fields = {name: tuple(file.pop(name)) for name in ("fields", "column_indices")}

@@ -7,11 +7,15 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core.commit import Commit, commit, list_versions, load_latest, load_manifest, load_transaction
+from lance_core.commit.loop import commit
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import OutcomeUnknownError, StoreError
 from lance_core.store import open_store
-from lance_core.table import DataFile, DeletionFile, DeletionVector, Fragment, Transaction, new_deletion_file_id
+from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import Append, Delete, Overwrite
+from lance_core.table.transaction import Transaction
 from tests.faults.faulty_store import Fault, FaultyStore, Killed
 from tests.lance_core.commit.tables import SCHEMA, appending, creation, fragment_of
 

@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core.commit import list_versions, load_latest
+from lance_core.commit.versions import list_versions, load_latest
 from lance_core.store import open_store
 from tests import processes
 from tests.lance_core.commit.tables import SCHEMA

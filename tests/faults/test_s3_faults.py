@@ -10,13 +10,15 @@ import aiohttp
 import botocore.exceptions
 import pytest
 
-from lance_core.commit import Commit, commit, load_latest
+from lance_core.commit.loop import commit
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import load_latest
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
 from lance_core.store import s3_client as client_module
 from lance_core.store.s3_client import S3Client
-from lance_core.table import DataFile, Fragment
+from lance_core.table.fragment import DataFile, Fragment
 from tests.lance_core.commit.tables import appending, creation
 
 FILE = DataFile(path="x.lance", fields=(0,), column_indices=(0,), file_major_version=2, file_minor_version=2)

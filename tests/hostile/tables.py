@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import lance_core as lance
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.store import open_store
 from lance_core.table.fragment_list import FragmentList
 

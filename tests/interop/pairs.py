@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 
 import lance_core
-from lance_core.commit import load_latest, load_transaction
+from lance_core.commit.versions import load_latest, load_transaction
 from lance_core.errors import LanceError
 from lance_core.store import open_store
 

@@ -11,7 +11,7 @@ import lance
 import pyarrow as pa
 
 import lance_core
-from lance_core.commit import list_versions
+from lance_core.commit.versions import list_versions
 from lance_core.store import open_store
 from tests import processes
 from tests.faults.mixer import KEYS_PER_WRITER, SCHEMA

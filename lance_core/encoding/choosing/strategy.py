@@ -28,10 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.choosing.options import EncodingOptions
-from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.flat import estimate_compressed_bits
 from lance_core.encoding.compression.fsst_symbols import compress, find_symbols
+from lance_core.encoding.compression.registry import encode_miniblock
 from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,

@@ -14,38 +14,7 @@ from lance_core.encoding.compression import (
     variable,
     variable_packed_struct,
 )
-from lance_core.encoding.compression.chunks import ChunkBuffers, MiniBlockPage
-from lance_core.encoding.compression.registry import (
-    COMPRESSIONS,
-    chunk_gatherer,
-    decode_block,
-    decode_blocks,
-    decode_miniblock,
-    decode_per_value,
-    encode_block,
-    encode_blocks,
-    encode_miniblock,
-    encode_per_value,
-    find_described_compression,
-    gather_values,
-)
-
-__all__ = [
-    "COMPRESSIONS",
-    "ChunkBuffers",
-    "MiniBlockPage",
-    "chunk_gatherer",
-    "decode_block",
-    "decode_blocks",
-    "decode_miniblock",
-    "decode_per_value",
-    "encode_block",
-    "encode_blocks",
-    "encode_miniblock",
-    "encode_per_value",
-    "find_described_compression",
-    "gather_values",
-]
+from lance_core.encoding.compression.registry import COMPRESSIONS
 
 # By the name of the member in the CompressiveEncoding message.
 COMPRESSIONS.update(

@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.compression.registry import encode_miniblock, encode_per_value
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.page import DecodedRows, EncodedPage, RowRuns, Steps, as_bytes
 from lance_core.encoding.repdef import (

@@ -39,9 +39,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import ChunkBuffers, MiniBlockPage, encode_blocks
-from lance_core.encoding.compression.chunks import Counts, find_equal_step
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, MiniBlockPage, find_equal_step
 from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
+from lance_core.encoding.compression.registry import encode_blocks
 from lance_core.encoding.compression.rle import levels_are_runs
 from lance_core.encoding.datablock import FixedWidthBlock
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, allocate_bytes

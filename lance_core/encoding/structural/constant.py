@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLayout, PageLayout
-from lance_core.encoding.compression import decode_block, encode_block
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
+from lance_core.encoding.compression.registry import decode_block, encode_block
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, count_runs
 from lance_core.encoding.page import Bytes, BytesLike, DecodedRows, EncodedPage, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, find_slots, list_layers_of_description

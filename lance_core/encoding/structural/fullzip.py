@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLayout, PageLayout
-from lance_core.encoding.compression import decode_per_value, encode_per_value
 from lance_core.encoding.compression.chunks import Counts, expand_runs, gather_ranges
+from lance_core.encoding.compression.registry import decode_per_value, encode_per_value
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
 from lance_core.encoding.page import (
     SMALL_PAGE,

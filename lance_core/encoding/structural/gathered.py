@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
-from lance_core.encoding.compression import COMPRESSIONS, ChunkBuffers, decode_blocks, decode_miniblock, gather_values
-from lance_core.encoding.compression.chunks import Counts, expand_runs
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, expand_runs
+from lance_core.encoding.compression.registry import COMPRESSIONS, decode_blocks, decode_miniblock, gather_values
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.errors import CorruptFileError
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import ChunkBuffers, decode_block, decode_blocks, decode_miniblock
-from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts
+from lance_core.encoding.compression.registry import decode_block, decode_blocks, decode_miniblock
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
 from lance_core.encoding.page import (
     SMALL_PAGE,

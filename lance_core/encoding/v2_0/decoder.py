@@ -32,8 +32,8 @@ from lance_core._proto.encodings_v2_1_pb2 import (
     BufferCompression,
     CompressiveEncoding,
 )
-from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.general import Decompressor
+from lance_core.encoding.compression.registry import decode_per_value
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
 from lance_core.encoding.page import Bytes, PageInfo, RowRuns, Steps, as_bytes
 from lance_core.encoding.v2_0.fixed_width import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits

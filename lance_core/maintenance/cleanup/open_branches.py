@@ -16,7 +16,8 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from lance_core.commit import changes_rows, list_removed_versions, load_transactions, removed_key
+from lance_core.commit.history import list_removed_versions, load_transactions, removed_key
+from lance_core.commit.proofs import changes_rows
 from lance_core.maintenance.cleanup.references import References
 from lance_core.maintenance.cleanup.referred import Referred
 from lance_core.store import ObjectStore

@@ -32,7 +32,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from lance_core.commit import CLAIM_AGE, LOOK_AGAIN_AFTER, check_identity
+from lance_core.commit.claims import CLAIM_AGE
+from lance_core.commit.handler import LOOK_AGAIN_AFTER
+from lance_core.commit.versions import check_identity
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.listed_versions import load_all, make_restless_error

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lance_core.commit import claimed, latest_version
+from lance_core.commit.claims import claimed
+from lance_core.commit.versions import latest_version
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.paths import BRANCHES_PREFIX, TAGS_PREFIX
 from lance_core.table.refs import BranchRef, TagRef

@@ -22,7 +22,8 @@ from typing import Final
 import numpy as np
 
 from lance_core.arguments import reject
-from lance_core.commit import VersionClaim, store_removed_transaction
+from lance_core.commit.claims import VersionClaim
+from lance_core.commit.history import store_removed_transaction
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore

@@ -28,7 +28,8 @@ from dataclasses import replace
 from typing import IO, Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, load_following
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import load_following
 from lance_core.errors import (
     InvalidInputError,
     LanceError,

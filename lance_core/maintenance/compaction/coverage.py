@@ -14,7 +14,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.errors import LanceError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CONFIG_PREFIX

@@ -18,7 +18,8 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from lance_core.commit import Verdict, judge, load_following, load_manifest, load_transaction
+from lance_core.commit.conflict import Verdict, judge
+from lance_core.commit.versions import load_following, load_manifest, load_transaction
 from lance_core.errors import NotFoundError, RetryableConflictError
 from lance_core.retry import retrying
 from lance_core.store import make_durable

@@ -25,7 +25,8 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from lance_core.commit import commit, load_following
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import load_following
 from lance_core.encoding.structural.blob import BlobKind
 from lance_core.errors import RetryableConflictError
 from lance_core.index.kinds.registry import is_supported

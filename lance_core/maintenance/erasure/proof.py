@@ -28,7 +28,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.cleanup.plan import UNVERIFIED_AGE

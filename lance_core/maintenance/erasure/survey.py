@@ -31,7 +31,7 @@ from uuid import UUID
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import load_manifest, load_transaction
+from lance_core.commit.versions import load_manifest, load_transaction
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported

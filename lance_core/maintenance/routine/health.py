@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lance_core.commit import existing_versions
+from lance_core.commit.versions import existing_versions
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.verbs.context.handle import Handle

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.commit import existing_versions
+from lance_core.commit.versions import existing_versions
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import CleanupStats, explain_cleanup_old_versions, select

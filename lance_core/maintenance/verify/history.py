@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.commit import carries_on, find_naming_faults, load_manifest, load_transaction, located_versions
+from lance_core.commit.relation import carries_on
+from lance_core.commit.versions import find_naming_faults, load_manifest, load_transaction, located_versions
 from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.encoding.concatenate import encode_as_dictionary
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lance_core.commit import enclosing_datasets, load_latest, locate_latest
+from lance_core.commit.versions import enclosing_datasets, load_latest, locate_latest
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import ObjectStore, manifest_table
 from lance_core.table.paths import (

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import (
-    deletion_vector,
+from lance_core.commit.rebase import deletion_vector
+from lance_core.commit.versions import (
     identity_of,
     latest_version,
     load_following,

@@ -15,13 +15,13 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from lance_core.commit import (
+from lance_core.commit.claims import reject_claimed
+from lance_core.commit.versions import (
     check_identity,
     identity_of,
     latest_version,
     load_manifest,
     reject_another,
-    reject_claimed,
     reject_dropped_dataset,
 )
 from lance_core.errors import (

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from lance_core.commit import AffectedRows, Change, Commit, Lost, commit_change, committed_or_raise, explain_missing
+from lance_core.commit.conflict import AffectedRows
+from lance_core.commit.loop import commit_change
+from lance_core.commit.records import Change, Commit, Lost, committed_or_raise
+from lance_core.commit.versions import explain_missing
 from lance_core.errors import LanceError, OutcomeUnknownError, StoreError
 from lance_core.file.container import blob_folder
 from lance_core.store import ObjectStore, PendingWrites, note_begun, remove_leftovers

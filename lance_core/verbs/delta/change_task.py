@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import reject_another
+from lance_core.commit.versions import reject_another
 from lance_core.errors import SchemaError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field, in_storage_types

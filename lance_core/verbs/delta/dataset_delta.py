@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import existing_versions, identity_of, latest_version
+from lance_core.commit.versions import existing_versions, identity_of, latest_version
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.row_addresses import offsets_of, row_addresses
 from lance_core.schema import Schema

@@ -18,7 +18,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lance_core.commit import REPLACES_KEY, affected_fragments, load_manifest, load_transaction
+from lance_core.commit.attempts import REPLACES_KEY
+from lance_core.commit.conflict import affected_fragments
+from lance_core.commit.versions import load_manifest, load_transaction
 from lance_core.errors import UnsupportedError
 from lance_core.row_addresses import fragment_ids, row_addresses
 from lance_core.table.filled_slices import SLICES_KEY

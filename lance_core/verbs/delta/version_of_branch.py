@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from lance_core.commit import existing_versions, load_transaction, load_version_header
+from lance_core.commit.versions import existing_versions, load_transaction, load_version_header
 from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.transaction import Transaction

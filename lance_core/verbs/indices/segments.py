@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
-from lance_core.commit import Verdict, judge, load_manifest, load_transaction
+from lance_core.commit.conflict import Verdict, judge
+from lance_core.commit.versions import load_manifest, load_transaction
 from lance_core.errors import (
     IncompatibleConflictError,
     InvalidInputError,

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from lance_core.arguments import checked
-from lance_core.commit import list_versions, load_manifest, load_transaction
+from lance_core.commit.versions import list_versions, load_manifest, load_transaction
 from lance_core.errors import VersionNotFoundError
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata

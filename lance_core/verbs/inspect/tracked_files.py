@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from lance_core.commit import existing_versions, load_manifest
+from lance_core.commit.versions import existing_versions, load_manifest
 from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest

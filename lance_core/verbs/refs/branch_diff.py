@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.commit import latest_version
+from lance_core.commit.versions import latest_version
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
 from lance_core.table.filled_slices import read_slices

@@ -20,7 +20,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, latest_version, load_latest, reject_dropped_dataset
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import latest_version, load_latest, reject_dropped_dataset
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,

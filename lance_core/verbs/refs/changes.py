@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
-from lance_core.commit import load_latest, load_manifest
+from lance_core.commit.versions import load_latest, load_manifest
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, VersionNotFoundError
 from lance_core.schema import Schema
 from lance_core.store import canonical_uri

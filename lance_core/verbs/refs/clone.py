@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Final, TypeAlias
 
-from lance_core.commit import commit, latest_version, reject_inside_dataset
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import latest_version, reject_inside_dataset
 from lance_core.errors import DatasetExistsError
 from lance_core.store import ObjectStore, copy_object, open_store
 from lance_core.table.manifest.manifest import Manifest

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.errors import InvalidInputError, LanceError, OutcomeUnknownError, StoreError, VersionNotFoundError
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store, remove_leftovers
 from lance_core.table.manifest.manifest import Manifest

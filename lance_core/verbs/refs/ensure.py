@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from lance_core.commit import list_versions, load_latest, load_manifest, load_transaction
+from lance_core.commit.versions import list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, NotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.errors import ObjectNotFoundError
 from lance_core.table.paths import (
     DELETIONS_PREFIX,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import reject_dropped_dataset
+from lance_core.commit.versions import reject_dropped_dataset
 from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError, LanceError
 from lance_core.store import delete_durably, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest

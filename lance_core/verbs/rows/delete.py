@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pyarrow.compute as pc
 
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import Commit, WriteAttempt
+from lance_core.commit.attempts import WriteAttempt
+from lance_core.commit.records import Commit
 from lance_core.errors import ArgumentTypeError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.index.kinds.registry import KINDS

@@ -23,25 +23,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import (
-    REPLACES_KEY,
-    Change,
-    Commit,
-    Committed,
-    Lost,
-    Outcome,
-    Rebased,
-    WriteAttempt,
-    already_exists,
-    commit,
-    commit_change,
-    committed_version,
-    find_idempotent_commit,
-    load_following,
-    load_latest,
-    load_manifest,
-    reject_another,
-)
+from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt
+from lance_core.commit.loop import commit, commit_change
+from lance_core.commit.proofs import committed_version, find_idempotent_commit
+from lance_core.commit.rebase import Rebased
+from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome
+from lance_core.commit.versions import already_exists, load_following, load_latest, load_manifest, reject_another
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,

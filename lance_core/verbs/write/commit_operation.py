@@ -9,7 +9,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from lance_core.commit import Commit, Committed, commit, load_following, load_latest, load_manifest
+from lance_core.commit.loop import commit
+from lance_core.commit.records import Commit, Committed
+from lance_core.commit.versions import load_following, load_latest, load_manifest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore

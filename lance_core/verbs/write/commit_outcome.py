@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lance_core.commit import Change, Committed
+from lance_core.commit.records import Change, Committed
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Append, Delete, Merge, Operation, Overwrite, Update
 from lance_core.table.transaction import FIRST_ADDED_KEY, Transaction

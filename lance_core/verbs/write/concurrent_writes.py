@@ -11,7 +11,8 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from lance_core.commit import WriteAttempt, find_transaction, number_of, reject_later
+from lance_core.commit.attempts import WriteAttempt, number_of, reject_later
+from lance_core.commit.history import find_transaction
 from lance_core.errors import DatasetExistsError
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectStore

@@ -26,16 +26,10 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.commit import (
-    REPLACES_KEY,
-    WriteAttempt,
-    attempts_of,
-    find_transaction,
-    load_manifest,
-    load_transaction,
-    number_of,
-    reject_later,
-)
+from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt, number_of, reject_later
+from lance_core.commit.history import find_transaction
+from lance_core.commit.proofs import attempts_of
+from lance_core.commit.versions import load_manifest, load_transaction
 from lance_core.errors import CorruptFileError, EarlierAttemptError, HistoryGapError, NotFoundError
 from lance_core.row_addresses import bitmap_of
 from lance_core.store import ObjectStore

@@ -14,10 +14,9 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.commit import (
-    Commit,
+from lance_core.commit.records import Commit, committed_or_raise
+from lance_core.commit.versions import (
     already_exists,
-    committed_or_raise,
     explain_missing,
     load_following,
     load_latest,

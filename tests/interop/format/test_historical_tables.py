@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.file import DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.commit import locate_latest, newest_versions
+from lance_core.commit.versions import locate_latest, newest_versions
 from lance_core.errors import CorruptFileError
 from lance_core.store.memory import MemoryStore
 from lance_core.table.paths import Naming, manifest_key

@@ -8,8 +8,8 @@ import pytest
 
 import lance_core
 from lance_core._proto import table_pb2
-from lance_core.table import Transaction
 from lance_core.table.fragment_list import FragmentRun
+from lance_core.table.transaction import Transaction
 
 STEPS = 8
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.maintenance.verify.files import verify
 from lance_core.store import open_store
 from lance_core.table.fragment_list import FragmentList

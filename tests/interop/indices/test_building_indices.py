@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 import lance_core
 import lance_core.indices
-from lance_core.commit import commit
+from lance_core.commit.loop import commit
 from lance_core.errors import (
     CorruptFileError,
     InvalidInputError,
@@ -28,9 +28,9 @@ from lance_core.index.kinds import bitmap, btree
 from lance_core.index.kinds.registry import KINDS as CONTENTS
 from lance_core.index.kinds.registry import SegmentTarget
 from lance_core.maintenance.verify.files import verify
-from lance_core.table import Transaction
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import CreateIndex
+from lance_core.table.transaction import Transaction
 
 NUM_ROWS = 240
 DAYS = [date(2024, 1, 1) + timedelta(days=i // 30) for i in range(NUM_ROWS)]

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import commit, load_latest
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import load_latest
 from lance_core.errors import NotFoundError
 from lance_core.store import open_store
-from lance_core.table import Transaction
 from lance_core.table.operations import CreateIndex
+from lance_core.table.transaction import Transaction
 
 NUM_ROWS = 900
 VECTORS = pa.FixedSizeListArray.from_arrays(pa.array([float(i % 131) for i in range(NUM_ROWS * 8)], pa.float32()), 8)

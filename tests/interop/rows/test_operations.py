@@ -88,7 +88,7 @@ def test_transactions_read_as_pylance_reads_them(history):
 
 
 def test_every_operation_that_can_be_committed_survives_the_way_there_and_back(history):
-    from lance_core.commit import load_manifest, load_transaction
+    from lance_core.commit.versions import load_manifest, load_transaction
     from lance_core.store import open_store
     from lance_core.verbs.pylance_types.conversion import from_record, to_record
 

@@ -4,8 +4,9 @@ import lance
 import pyarrow as pa
 
 from lance_core.schema import schema_from_arrow
-from lance_core.table import DataFile, Fragment, Transaction
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import Append, Overwrite
+from lance_core.table.transaction import Transaction
 
 SCHEMA = pa.schema([("a", pa.int64())])
 

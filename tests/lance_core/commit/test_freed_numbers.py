@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import handler, list_versions
+from lance_core.commit import handler
 from lance_core.commit.relation import holds_change
+from lance_core.commit.versions import list_versions
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,

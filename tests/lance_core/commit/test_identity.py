@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core as lance
-from lance_core.commit import identity_of
+from lance_core.commit.versions import identity_of
 from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
 from lance_core.store import open_store
 

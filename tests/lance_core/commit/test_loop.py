@@ -7,20 +7,13 @@ import pytest
 from pyroaring import BitMap
 
 import lance_core
-from lance_core.commit import (
-    Commit,
-    commit,
-    find_by_property,
-    latest_version,
-    list_versions,
-    load_deletion_vector,
-    load_latest,
-    load_manifest,
-    load_transaction,
-)
 from lance_core.commit import loop as loop_module
 from lance_core.commit.handler import VersionWriter
-from lance_core.commit.rebase import Rebased
+from lance_core.commit.history import find_by_property
+from lance_core.commit.loop import commit
+from lance_core.commit.rebase import Rebased, load_deletion_vector
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import latest_version, list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -34,9 +27,10 @@ from lance_core.errors import (
 )
 from lance_core.store import open_store
 from lance_core.store.local import LocalStore
-from lance_core.table import DeletionFile, DeletionVector, Transaction, new_deletion_file_id
+from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.operations import Delete, Overwrite, Restore, UnknownOperation, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming, transaction_key
+from lance_core.table.transaction import Transaction
 from lance_core.testing.racing import race
 from tests.lance_core.commit.tables import appending, creation, fragment_of
 

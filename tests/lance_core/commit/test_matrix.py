@@ -8,15 +8,16 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core.commit import Verdict, commit, judge
-from lance_core.commit.conflict import VERDICTS
+from lance_core.commit.conflict import VERDICTS, Verdict, judge
+from lance_core.commit.loop import commit
 from lance_core.errors import CommitConflictError, LanceError
 from lance_core.store import open_store
-from lance_core.table import Manifest, Transaction
 from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import OPERATIONS, Append, CreateIndex, UnknownOperation, Update, UpdateMemWalState
 from lance_core.table.operations.update import CompactedSsTable
+from lance_core.table.transaction import Transaction
 
 Op = lance.LanceOperation
 

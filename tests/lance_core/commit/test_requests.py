@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import load_latest
+from lance_core.commit.versions import load_latest
 from lance_core.store import open_store
 from lance_core.store.s3_client import S3Client
 from lance_core.table.flags import NO_TRANSACTION_FILES

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.encoding.compression import decode_miniblock, encode_miniblock
 from lance_core.encoding.compression.chunks import ChunkBuffers
+from lance_core.encoding.compression.registry import decode_miniblock, encode_miniblock
 from lance_core.encoding.datablock import block_to_array, view_array_as_block
 from lance_core.encoding.structural.gathered import can_gather, decode_some
 from lance_core.errors import CorruptFileError

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import CLAIM_AGE, VersionClaim, claims
+from lance_core.commit import claims
+from lance_core.commit.claims import CLAIM_AGE, VersionClaim
 from lance_core.errors import StoreError, VersionNotFoundError
 from lance_core.store.local import LocalStore
 

@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 import lance_core.maintenance.compaction.plan as facts_module
-from lance_core.commit import load_manifest
+from lance_core.commit.versions import load_manifest
 from lance_core.file import DataFileWriter
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.compaction.compaction import plan_of

@@ -9,7 +9,8 @@ import pytest
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.commit import commit, latest_version, list_versions, load_manifest
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import latest_version, list_versions, load_manifest
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,

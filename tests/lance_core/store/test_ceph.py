@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import list_versions
+from lance_core.commit.versions import list_versions
 from lance_core.errors import AlreadyExistsError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import commit, list_versions, load_latest
+from lance_core.commit.loop import commit
+from lance_core.commit.versions import list_versions, load_latest
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import join_uri, open_store
 from lance_core.store.external import ExternallyCommittedStore, SqliteTable

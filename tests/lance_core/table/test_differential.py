@@ -9,10 +9,11 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core._proto import transaction_pb2
-from lance_core.table import Manifest, Transaction
 from lance_core.table.index import with_bitmap
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext
 from lance_core.table.paths import TableFormat
+from lance_core.table.transaction import Transaction
 
 
 def numbers(start, stop, **extra):

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Schema
-from lance_core.table import DataFile, DeletionFile, DeletionFileType, Fragment, FragmentList, Manifest, flags
-from lance_core.table.fragment_list import FragmentColumns, FragmentRun
-from lance_core.table.manifest.manifest import WRITER
+from lance_core.table import flags
+from lance_core.table.deletion import DeletionFile, DeletionFileType
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment_list import FragmentColumns, FragmentList, FragmentRun
+from lance_core.table.manifest.manifest import WRITER, Manifest
 
 OF_A_NEWER_WRITER = b"\xfa\x07\x03new"  # field 127 with bytes
 DELETIONS = DeletionFile(file_type=DeletionFileType.BITMAP, read_version=1, id=7, num_deleted_rows=1)

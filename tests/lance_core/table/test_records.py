@@ -13,20 +13,11 @@ from pyroaring import BitMap
 from lance_core._proto import rowids_pb2
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.schema import schema_from_arrow
-from lance_core.table import (
-    BranchRef,
-    DataFile,
-    DeletionFile,
-    DeletionFileType,
-    DeletionVector,
-    Fragment,
-    FragmentList,
-    Manifest,
-    TagRef,
-    Transaction,
-    flags,
-)
-from lance_core.table.manifest.manifest import WRITER, WriterVersion
+from lance_core.table import flags
+from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment_list import FragmentList
+from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import (
     Append,
     ApplyContext,
@@ -45,7 +36,7 @@ from lance_core.table.paths import (
     new_data_file_name,
     parse_manifest_key,
 )
-from lance_core.table.refs import check_branch_name, check_tag_name, new_identifier
+from lance_core.table.refs import BranchRef, TagRef, check_branch_name, check_tag_name, new_identifier
 from lance_core.table.rowids import (
     assign_row_ids,
     created_versions_of,
@@ -54,6 +45,7 @@ from lance_core.table.rowids import (
     encode_row_ids,
     encode_versions,
 )
+from lance_core.table.transaction import Transaction
 
 SCHEMA = schema_from_arrow(pa.schema([("a", pa.int64())]))
 

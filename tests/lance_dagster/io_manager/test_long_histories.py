@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import Commit, commit, load_latest
+from lance_core.commit.loop import commit
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import load_latest
 from lance_core.store import local, open_store
 from lance_core.store.s3_client import S3Client
 from lance_core.table import fragment_list

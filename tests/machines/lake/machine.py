@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 import lance_core
-from lance_core.commit import load_manifest
+from lance_core.commit.versions import load_manifest
 from lance_core.errors import CommitConflictError, LanceError, ObjectNotFoundError, StoreError
 from lance_core.maintenance.verify.files import verify
 from tests.machines.lake import traps

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from moto.s3.models import s3_backends
 
-from lance_core.commit import list_versions, load_manifest
+from lance_core.commit.versions import list_versions, load_manifest
 from lance_core.store import ObjectStore, open_store
 from lance_core.store import memory as memory_module
 from tests.machines.lake.server import Server, new_bucket

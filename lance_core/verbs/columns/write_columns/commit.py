@@ -19,15 +19,10 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import (
-    Change,
-    Commit,
-    Unknown,
-    commit_change,
-    committed_or_raise,
-    find_transaction,
-    reject_another,
-)
+from lance_core.commit.history import find_transaction
+from lance_core.commit.loop import commit_change
+from lance_core.commit.records import Change, Commit, Unknown, committed_or_raise
+from lance_core.commit.versions import reject_another
 from lance_core.errors import (
     EarlierAttemptCommittedError,
     IncompatibleConflictError,

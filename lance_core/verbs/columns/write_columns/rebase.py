@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.commit import find_transaction
+from lance_core.commit.history import find_transaction
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
 from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import identity_of
+from lance_core.commit.versions import identity_of
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table

@@ -27,20 +27,12 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.commit import (
-    AffectedRows,
-    Change,
-    Commit,
-    Committed,
-    Rebased,
-    changes_rows,
-    commit_change,
-    committed_or_raise,
-    identity_of,
-    list_versions,
-    load_latest,
-    load_manifest,
-)
+from lance_core.commit.conflict import AffectedRows
+from lance_core.commit.loop import commit_change
+from lance_core.commit.proofs import changes_rows
+from lance_core.commit.rebase import Rebased
+from lance_core.commit.records import Change, Commit, Committed, committed_or_raise
+from lance_core.commit.versions import identity_of, list_versions, load_latest, load_manifest
 from lance_core.errors import (
     BranchConflictError,
     CommitConflictError,

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.errors import ObjectNotFoundError, RetryableConflictError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema

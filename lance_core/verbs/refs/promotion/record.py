@@ -16,7 +16,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lance_core.commit import REPLACES_KEY, changes_rows, list_removed_versions, list_versions, load_transactions
+from lance_core.commit.attempts import REPLACES_KEY
+from lance_core.commit.history import list_removed_versions, load_transactions
+from lance_core.commit.proofs import changes_rows
+from lance_core.commit.versions import list_versions
 from lance_core.errors import BranchConflictError
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties

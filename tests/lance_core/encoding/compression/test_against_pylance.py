@@ -14,13 +14,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
 from lance_core._proto.file2_pb2 import ColumnMetadata
-from lance_core.encoding.compression import (
-    ChunkBuffers,
-    decode_block,
-    decode_blocks,
-    decode_miniblock,
-    decode_per_value,
-)
+from lance_core.encoding.compression.chunks import ChunkBuffers
+from lance_core.encoding.compression.registry import decode_block, decode_blocks, decode_miniblock, decode_per_value
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array, view_array_as_block
 
 ROWS = 20_000

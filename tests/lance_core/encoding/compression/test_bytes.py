@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Fsst
-from lance_core.encoding.compression import (
-    ChunkBuffers,
+from lance_core.encoding.compression import fastlanes
+from lance_core.encoding.compression.chunks import ChunkBuffers
+from lance_core.encoding.compression.registry import (
     decode_block,
     decode_blocks,
     decode_miniblock,
@@ -15,7 +16,6 @@ from lance_core.encoding.compression import (
     encode_blocks,
     encode_miniblock,
     encode_per_value,
-    fastlanes,
 )
 from lance_core.encoding.compression.variable import variable_encoding
 from lance_core.encoding.datablock import VariableBlock, block_to_array, view_array_as_block

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_core.encoding.compression import encode_miniblock, fsst_symbols
+from lance_core.encoding.compression import fsst_symbols
 from lance_core.encoding.compression.fsst_symbols import SymbolTable, compress, find_symbols
+from lance_core.encoding.compression.registry import encode_miniblock
 from lance_core.encoding.datablock import view_array_as_block
 
 

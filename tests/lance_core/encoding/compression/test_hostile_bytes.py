@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
-from lance_core.encoding.compression import (
-    ChunkBuffers,
+from lance_core.encoding.compression.chunks import ChunkBuffers
+from lance_core.encoding.compression.registry import (
     decode_block,
     decode_blocks,
     decode_miniblock,

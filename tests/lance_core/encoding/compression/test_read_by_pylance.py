@@ -19,7 +19,8 @@ from lance_core._proto.encodings_v2_1_pb2 import (
 )
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core._proto.file_pb2 import Field, FileDescriptor
-from lance_core.encoding.compression import ChunkBuffers, MiniBlockPage, encode_block, encode_blocks, encode_miniblock
+from lance_core.encoding.compression.chunks import ChunkBuffers, MiniBlockPage
+from lance_core.encoding.compression.registry import encode_block, encode_blocks, encode_miniblock
 from lance_core.encoding.datablock import FixedWidthBlock, view_array_as_block
 
 ROWS = 10_000

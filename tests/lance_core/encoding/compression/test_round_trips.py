@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from lance_core.encoding.compression import (
+from lance_core.encoding.compression.chunks import ChunkBuffers, MiniBlockPage
+from lance_core.encoding.compression.registry import (
     COMPRESSIONS,
-    ChunkBuffers,
-    MiniBlockPage,
     decode_block,
     decode_blocks,
     decode_miniblock,
