@@ -17,42 +17,42 @@ from pyroaring import BitMap
 
 __all__ = [
     "bitmap_of",
-    "by_fragment",
-    "fragment_ids",
+    "bitmaps_by_fragment",
+    "fragment_ids_of",
+    "group_by_fragment",
+    "make_row_address",
+    "make_row_addresses",
     "offsets_of",
-    "row_address",
-    "row_addresses",
     "row_offsets",
-    "rows_by_fragment",
 ]
 
-U64s: TypeAlias = npt.NDArray[np.uint64]
+U64Array: TypeAlias = npt.NDArray[np.uint64]
 
 _OFFSET_BITS: Final = np.uint64(32)
 _OFFSET_MASK: Final = np.uint64(0xFFFF_FFFF)
 
 
-def row_address(fragment_id: int, offset: int) -> int:
+def make_row_address(fragment_id: int, offset: int) -> int:
     """The address of one row."""
     return (fragment_id << 32) | offset
 
 
-def row_addresses(fragment_id: int, offsets: npt.NDArray[Any]) -> U64s:
+def make_row_addresses(fragment_id: int, offsets: npt.NDArray[Any]) -> U64Array:
     """The addresses of rows of one fragment."""
     return (np.uint64(fragment_id) << _OFFSET_BITS) | offsets.astype(np.uint64)
 
 
-def fragment_ids(addresses: U64s) -> npt.NDArray[np.int64]:
+def fragment_ids_of(addresses: U64Array) -> npt.NDArray[np.int64]:
     """The fragment of each address."""
     return (addresses >> _OFFSET_BITS).astype(np.int64)
 
 
-def row_offsets(addresses: U64s) -> npt.NDArray[np.int64]:
+def row_offsets(addresses: U64Array) -> npt.NDArray[np.int64]:
     """The row offset of each address in its fragment."""
     return (addresses & _OFFSET_MASK).astype(np.int64)
 
 
-def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def group_by_fragment(addresses: U64Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """The row offsets of addresses by their fragments.
 
     Args:
@@ -61,7 +61,7 @@ def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     Yields:
         A fragment id and the offsets of its rows, in the order of the addresses; fragments ascend.
     """
-    owners = fragment_ids(addresses)
+    owners = fragment_ids_of(addresses)
     if len(owners) and bool((owners[1:] < owners[:-1]).any()):
         order = np.argsort(owners, kind="stable")
         owners, addresses = owners[order], addresses[order]
@@ -71,10 +71,10 @@ def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         yield int(owners[start]), offsets[start:stop]
 
 
-def rows_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, BitMap]:
+def bitmaps_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, BitMap]:
     """The row offsets of addresses in any order, as a bitmap for each fragment."""
     unsigned = addresses.astype(np.uint64, copy=False)
-    return {i: bitmap_of(rows) for i, rows in by_fragment(unsigned)}
+    return {i: bitmap_of(rows) for i, rows in group_by_fragment(unsigned)}
 
 
 def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:

@@ -14,10 +14,10 @@ from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import CommandOutput
 from lance_core.commit.versions import (
     list_versions,
-    load_following,
     load_manifest,
     load_transaction,
     load_version_header,
+    reload_latest,
 )
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import CorruptFileError
@@ -73,9 +73,9 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     """List versions, newest first."""
     store = dataset.source.store
     numbers = list(reversed(list_versions(store)))
-    chosen = numbers[:limit] if limit else numbers
+    listed_numbers = numbers[:limit] if limit else numbers
     rows = list[dict[str, Any]]()
-    for number in chosen:
+    for number in listed_numbers:
         try:
             header = load_version_header(store, number)
         except CorruptFileError as error:
@@ -90,8 +90,8 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     else:
         shown = rows
     output.rows(shown, columns)
-    if len(chosen) < len(numbers):
-        output.line(f"{len(numbers) - len(chosen)} older versions are not shown (--limit 0 shows all)")
+    if len(listed_numbers) < len(numbers):
+        output.line(f"{len(numbers) - len(listed_numbers)} older versions are not shown (--limit 0 shows all)")
 
 
 @command("show", versioned=False)
@@ -101,23 +101,23 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
 
     VERSION is a number or a tag.
     """
-    chosen = dataset.checkout_version(parse_version(version))
-    manifest = chosen.source.manifest
-    transaction = load_transaction(chosen.source.store, manifest)
+    dataset_at_version = dataset.checkout_version(parse_version(version))
+    manifest = dataset_at_version.source.manifest
+    transaction = load_transaction(dataset_at_version.source.store, manifest)
     writer = manifest.writer_version
     values: dict[str, Any] = {
-        **_describe_commit(chosen, manifest),
-        **_count_fragments(counted_fragments(chosen.source)),
+        **_describe_commit(dataset_at_version, manifest),
+        **_count_fragments(counted_fragments(dataset_at_version.source)),
     }
     values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
     if transaction is not None:
         values["read_version"] = transaction.read_version
         values["transaction"] = transaction.uuid
         values["properties"] = dict(transaction.properties)
-    earlier = [number for number in list_versions(chosen.source.store) if number < manifest.version]
+    earlier = [number for number in list_versions(dataset_at_version.source.store) if number < manifest.version]
     if earlier:
         try:
-            values["changes"] = _describe_changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
+            values["changes"] = _describe_changes(load_manifest(dataset_at_version.source.store, earlier[-1]), manifest)
         except CorruptFileError as error:
             values["changes"] = f"unknown: version {earlier[-1]} cannot be read: {error}"
     output.record(values)
@@ -191,7 +191,7 @@ def tags(dataset: LanceDataset, output: CommandOutput) -> None:
 
 
 def _load_latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:
-    return dataset.source.store, load_following(dataset.source.store, dataset.source.manifest)
+    return dataset.source.store, reload_latest(dataset.source.store, dataset.source.manifest)
 
 
 def _list_files(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -243,7 +243,7 @@ def _describe_commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) 
 
 
 def _describe_changes(old: Manifest, new: Manifest) -> dict[str, Any]:
-    before, after = _by_id(old.fragments), _by_id(new.fragments)
+    before, after = _raw_fragments_by_id(old.fragments), _raw_fragments_by_id(new.fragments)
     rows = [_count_fragments(manifest.fragments)["rows"] for manifest in (old, new)]
     columns = [{field.name for field in manifest.schema.fields} for manifest in (old, new)]
     config = {
@@ -273,7 +273,7 @@ def _describe_config(config: Mapping[str, str]) -> dict[str, Any]:
     )
 
 
-def _by_id(fragments: FragmentList) -> dict[int, bytes]:
+def _raw_fragments_by_id(fragments: FragmentList) -> dict[int, bytes]:
     return dict(zip(fragments.ids, fragments.raw, strict=True))
 
 

@@ -112,7 +112,7 @@ def keeping(store: ObjectStore, version: int) -> Iterator[None]:
     claim.release()
 
 
-def claimed(store: ObjectStore, purpose: Purpose) -> dict[int, ObjectMeta]:
+def list_claims(store: ObjectStore, purpose: Purpose) -> dict[int, ObjectMeta]:
     """The versions that processes claim for a purpose, each with the file of a claim."""
     return {
         version: meta
@@ -128,7 +128,7 @@ def reject_claimed(store: ObjectStore, version: int) -> None:
     Raises:
         VersionNotFoundError: A cleanup is removing it, or has been interrupted less than a day ago.
     """
-    meta = claimed(store, "removal").get(version)
+    meta = list_claims(store, "removal").get(version)
     if meta is None:
         return
     when = datetime.fromtimestamp(meta.modified, UTC).isoformat(timespec="seconds")

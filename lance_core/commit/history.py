@@ -20,11 +20,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from lance_core.commit.versions import (
-    dropped,
+    list_version_locations,
     load_manifest,
     load_transaction,
     load_version_header,
-    located_versions,
+    make_dropped_error,
     newest_versions,
 )
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, ObjectNotFoundError, VersionNotFoundError
@@ -51,9 +51,9 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
         DatasetNotFoundError: The dataset has no version any more.
         VersionNotFoundError: A version was removed after it was listed.
     """
-    located = dict(located_versions(store))
+    located = dict(list_version_locations(store))
     if not located:
-        raise dropped(store)
+        raise make_dropped_error(store)
     counter = FragmentCounter()
     for version in sorted(located):
         try:

@@ -29,11 +29,11 @@ from lance_core.commit.rebase import Prepare, Rebased, rebase, reject_replaced_c
 from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome, Unknown, committed_or_raise
 from lance_core.commit.repair import repaired
 from lance_core.commit.versions import (
-    Listed,
-    already_exists,
+    Listing,
     check_identity,
-    explain_missing,
     load_manifest,
+    make_already_exists_error,
+    raise_if_dropped,
     reject_inside_dataset,
 )
 from lance_core.errors import (
@@ -291,7 +291,7 @@ class _CommitLoop:
         remove_leftovers(self.store, self.change.written)
         try:
             if self.state.latest is not None:
-                explain_missing(self.store, self.state.latest, error)
+                raise_if_dropped(self.store, self.state.latest, error)
         except LanceError as clearer:
             return clearer
         return error
@@ -339,7 +339,7 @@ class _CommitLoop:
                 return proven
             reject_moved(latest.config, self.change.transaction.properties, self.store.root)
             if state.creates and options.idempotency_key is None:
-                raise already_exists(self.store.root)
+                raise make_already_exists_error(self.store.root)
         state.read_since(options.checked_through)
         duplicate = self._duplicate(latest)
         if duplicate is None and options.write_attempt is not None:
@@ -382,7 +382,7 @@ class _CommitLoop:
             return committed or self.writer.resolve_outcome()
         self.state.looked = Clock.now()
         with ThreadPool(1) as pool:
-            self.state.listing = pool.submit(Listed.of, self.store)
+            self.state.listing = pool.submit(Listing.of, self.store)
             return self.writer.resolve_outcome()
 
     def _use_names_of(self, latest: Manifest | None) -> None:
@@ -427,7 +427,7 @@ class _CommitLoop:
         if self.state.latest is None:
             return
         if self.state.creates:
-            raise already_exists(self.store.root)
+            raise make_already_exists_error(self.store.root)
         earlier, pending = self.state.since_read, self.change.transaction
         strict = self.options.max_retries == 0 and isinstance(pending.operation, Overwrite)
         if strict and earlier:

@@ -19,13 +19,13 @@ from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import Change, Commit, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.versions import (
-    Listed,
-    already_exists,
+    Listing,
     list_versions,
-    load_following,
     load_latest,
     load_manifest,
     load_transaction,
+    make_already_exists_error,
+    reload_latest,
 )
 from lance_core.errors import (
     HistoryGapError,
@@ -53,7 +53,7 @@ from lance_core.table.operations import (
     UpdateMemWalState,
 )
 from lance_core.table.row_changes import ROWS_KEY, RowChange
-from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
+from lance_core.table.transaction import REVERTS_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 
@@ -232,7 +232,7 @@ def _taken_back(transaction: Transaction) -> frozenset[int] | None:
     """The versions that a commit undoes; None if it replaces all rows."""
     if isinstance(transaction.operation, Overwrite):
         return None
-    named = transaction.properties.get(TAKES_BACK_KEY, "").split(",")
+    named = transaction.properties.get(REVERTS_KEY, "").split(",")
     return frozenset(int(number) for number in named if number.isdecimal())
 
 
@@ -296,7 +296,7 @@ class TableState:
     transactions: dict[int, Transaction] = field(default_factory=dict)
     last_read: Manifest | None = None
     winning_manifest: Manifest | None = None
-    listing: Future[Listed] | None = None
+    listing: Future[Listing] | None = None
 
     @property
     def creates(self) -> bool:
@@ -327,7 +327,7 @@ class TableState:
         if before is None:
             self.latest = load_latest(self.store, self.winning_manifest)
         else:
-            self.latest = load_following(self.store, before, listed=listed, winning_manifest=self.winning_manifest)
+            self.latest = reload_latest(self.store, before, listed=listed, winning_manifest=self.winning_manifest)
 
     def read_since(self, checked_through: int | None) -> None:
         """Read the transactions of all versions since the read version, or since an older one."""
@@ -385,7 +385,7 @@ class TableState:
             manifest = loaded[0] if loaded else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self.creates:
-                raise already_exists(self.store.root) from None
+                raise make_already_exists_error(self.store.root) from None
             raise HistoryGapError(
                 f"Incompatible transaction: version {version} is missing from the history since version "
                 f"{self.change.transaction.read_version} of {self.store.root}, so what it changed is not known"

@@ -5,7 +5,7 @@ between can have been cleaned up, and a guess would take the gap for the end of 
 version sorts first, so that the listing is one short request. Detached versions, hints and staging files are skipped.
 
 A dataset can be dropped and created again at the same URI, and then has versions with the same numbers. Code that
-continues from a version read before checks that it is still the same version (`load_following`): by the e-tag, which
+continues from a version read before checks that it is still the same version (`reload_latest`): by the e-tag, which
 the listing shows anyway, and if the e-tag is missing or differs, by the time and the transaction of the manifest.
 
 `migrate_to_v2_names` gives the manifests of a dataset V2 names.
@@ -45,14 +45,14 @@ from lance_core.table.paths import (
 )
 from lance_core.table.transaction import Transaction
 
-_Found = TypeVar("_Found", Manifest, VersionHeader)
+_Header = TypeVar("_Header", Manifest, VersionHeader)
 
 # What one request of object storage lists at most.
 _PAGE = 1000
 # On disks the status of each file is a call; a version that was opened should be listed, although others followed.
 _SHORT_LISTING = 20
 # How often the latest manifest may be deleted between listing and reading it, each time by a cleanup.
-_LOOKS = 20
+_MAX_LISTINGS = 20
 
 
 def locate_latest(
@@ -85,24 +85,24 @@ def _list_latest(store: ObjectStore) -> tuple[dict[int, ManifestLocation], bool]
     if not is_complete and not _is_v2_only(store, metas):
         metas, is_complete = list(store.list(VERSIONS_PREFIX)), True
     schemes: dict[Naming, dict[int, ManifestLocation]] = {Naming.V1: {}, Naming.V2: {}}
-    for version, location in filter(None, map(_located, metas)):
+    for version, location in filter(None, map(_parse_location, metas)):
         schemes[location.naming][version] = location
     locations = schemes[Naming.V1] | schemes[Naming.V2]
     latest = max(locations, default=None)
     if latest is not None and all(latest in versions for versions in schemes.values()):
-        _reject_different(store, latest)
+        _check_same_manifest(store, latest)
     return locations, is_complete
 
 
 def _is_v2_only(store: ObjectStore, page: Sequence[ObjectMeta]) -> bool:
     """Whether a dataset whose first page of names is full has V2 names only: V1 names sort on both sides of them."""
-    located = [location for location in map(_located, page) if location is not None]
+    located = [location for location in map(_parse_location, page) if location is not None]
     if not located or any(location.naming is Naming.V1 for _, location in located):
         return False
-    return not any(map(_located, store.list(VERSIONS_PREFIX, start_after=manifest_key(0), limit=1)))
+    return not any(map(_parse_location, store.list(VERSIONS_PREFIX, start_after=manifest_key(0), limit=1)))
 
 
-def _reject_different(store: ObjectStore, version: int) -> None:
+def _check_same_manifest(store: ObjectStore, version: int) -> None:
     """Make sure that the two manifests of a number, one under each naming scheme, are the same."""
     keys = [manifest_key(version, naming) for naming in (Naming.V1, Naming.V2)]
     try:
@@ -123,7 +123,7 @@ def latest_version(store: ObjectStore) -> int | None:
     return None if located is None else located[0]
 
 
-def already_exists(uri: str) -> DatasetExistsError:
+def make_already_exists_error(uri: str) -> DatasetExistsError:
     """The error of a write that would create a dataset at a URI that has a dataset already."""
     return DatasetExistsError(f"Dataset already exists: {uri}; mode 'append' adds to it, 'overwrite' replaces it")
 
@@ -138,7 +138,7 @@ def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest 
     Returns:
         The manifest; None if there is no dataset.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_LISTINGS):
         located = locate_latest(store)
         if located is None:
             return None
@@ -150,11 +150,11 @@ def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest 
         except ObjectNotFoundError:
             # The version was removed after it was listed: the next listing shows a later one.
             opened = None
-    raise _listed_only(store, location)
+    raise _make_unreadable_error(store, location)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listing:
     """The latest versions of a dataset and the locations of their manifests, as one listing shows them.
 
     Attributes:
@@ -166,14 +166,14 @@ class Listed:
     seen: Mapping[int, ManifestLocation]
 
     @classmethod
-    def of(cls, store: ObjectStore) -> Listed:
+    def of(cls, store: ObjectStore) -> Listing:
         """List the versions of a dataset."""
         seen: dict[int, ManifestLocation] = {}
         return cls(locate_latest(store, seen), seen)
 
 
-def load_following(
-    store: ObjectStore, opened: Manifest, *, listed: Listed | None = None, winning_manifest: Manifest | None = None
+def reload_latest(
+    store: ObjectStore, opened: Manifest, *, listed: Listing | None = None, winning_manifest: Manifest | None = None
 ) -> Manifest:
     """Read the latest manifest of an opened dataset, after a check that it is still the same dataset.
 
@@ -189,10 +189,10 @@ def load_following(
     """
     if listed is None and not store.put_is_a_request and _is_latest(store, opened):
         return opened
-    for _ in range(_LOOKS):
-        listing, listed = listed or Listed.of(store), None
+    for _ in range(_MAX_LISTINGS):
+        listing, listed = listed or Listing.of(store), None
         if listing.latest is None:
-            raise dropped(store)
+            raise make_dropped_error(store)
         version, location = listing.latest
         check_identity(store, opened, latest=version, location=listing.seen.get(opened.version))
         if version == opened.version:
@@ -203,7 +203,7 @@ def load_following(
             return _read(store, version, location)
         except ObjectNotFoundError:
             continue  # the version was removed after it was listed: the next listing shows a later one
-    raise _listed_only(store, location)
+    raise _make_unreadable_error(store, location)
 
 
 def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
@@ -212,12 +212,12 @@ def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
     return location is not None and location.e_tag is not None and locate_latest(store) == (opened.version, location)
 
 
-def dropped(store: ObjectStore) -> DatasetNotFoundError:
+def make_dropped_error(store: ObjectStore) -> DatasetNotFoundError:
     """The error of a dataset that was opened and has lost all its versions since."""
     return DatasetNotFoundError(f"{store.root}: the dataset was dropped after it was opened")
 
 
-def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:
+def _make_unreadable_error(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:
     return CorruptFileError(
         f"{store.root}/{location.key}: the latest version is listed, but cannot be read: it does not exist"
     )
@@ -251,16 +251,16 @@ def check_identity(
     if e_tag is not None and e_tag == opened.location.e_tag:
         return
     try:
-        now = load_manifest(store, opened.version)
+        current = load_manifest(store, opened.version)
     except VersionNotFoundError:
         is_same = latest > opened.version
     else:
-        is_same = identity_of(now) == identity_of(opened)
+        is_same = identity_of(current) == identity_of(opened)
     if not is_same:
-        raise _made_again(store, opened.version)
+        raise _make_recreated_error(store, opened.version)
 
 
-def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
+def check_identity_string(store: ObjectStore, manifest: Manifest, identity: str) -> None:
     """Make sure that a version belongs to the dataset that was read before, not to a recreated dataset.
 
     Args:
@@ -272,7 +272,7 @@ def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> Non
         IncompatibleConflictError: The dataset was dropped and made again.
     """
     if identity_of(manifest) != identity:
-        raise _made_again(store, manifest.version)
+        raise _make_recreated_error(store, manifest.version)
 
 
 def identity_of(manifest: Manifest) -> str:
@@ -282,7 +282,7 @@ def identity_of(manifest: Manifest) -> str:
     return f"{manifest.timestamp_ns}-{digest[:32]}"
 
 
-def _made_again(store: ObjectStore, version: int) -> IncompatibleConflictError:
+def _make_recreated_error(store: ObjectStore, version: int) -> IncompatibleConflictError:
     return IncompatibleConflictError(
         f"{store.root}: version {version}, which was read before, no longer exists: the dataset was dropped and "
         "made again meanwhile. Open it again and repeat the operation"
@@ -297,7 +297,7 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     """
     data, location = _read_version(store, version)
     manifest = Manifest.from_bytes(data, location)
-    return _numbered(manifest, version, location)
+    return _require_number(manifest, version, location)
 
 
 def load_version_header(store: ObjectStore, version: int) -> Manifest | VersionHeader:
@@ -308,9 +308,9 @@ def load_version_header(store: ObjectStore, version: int) -> Manifest | VersionH
     """
     data, location = _read_version(store, version)
     try:
-        return _numbered(Manifest.from_bytes(data, location), version, location)
+        return _require_number(Manifest.from_bytes(data, location), version, location)
     except UnsupportedError:
-        return _numbered(VersionHeader.from_bytes(data, location.key), version, location)
+        return _require_number(VersionHeader.from_bytes(data, location.key), version, location)
 
 
 def _read_version(store: ObjectStore, version: int) -> tuple[bytes | memoryview, ManifestLocation]:
@@ -325,20 +325,20 @@ def _read_version(store: ObjectStore, version: int) -> tuple[bytes | memoryview,
     raise VersionNotFoundError(f"{store.root} has no version {version}")
 
 
-def _numbered(names: _Found, version: int, location: ManifestLocation) -> _Found:
-    if names.version != version:
-        raise CorruptFileError(f"{location.key}: holds version {names.version}")
-    return names
+def _require_number(header: _Header, version: int, location: ManifestLocation) -> _Header:
+    if header.version != version:
+        raise CorruptFileError(f"{location.key}: holds version {header.version}")
+    return header
 
 
 def list_versions(store: ObjectStore) -> list[int]:
     """Return the numbers of all versions, in ascending order, without detached ones."""
-    return sorted({version for version, _ in located_versions(store)})
+    return sorted({version for version, _ in list_version_locations(store)})
 
 
-def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
+def list_version_locations(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
     """Yield the number of each version and the location of its manifest, in order of listing, without detached ones."""
-    located = (_located(info) for info in store.list(VERSIONS_PREFIX))
+    located = (_parse_location(info) for info in store.list(VERSIONS_PREFIX))
     return (location for location in located if location is not None)
 
 
@@ -353,11 +353,11 @@ def newest_versions(store: ObjectStore) -> Iterator[int]:
     """
     locations, is_complete = _list_latest(store)
     if not locations:
-        raise dropped(store)
+        raise make_dropped_error(store)
     yield from sorted(locations, reverse=True)
     if not is_complete:
-        rest = store.list(VERSIONS_PREFIX, start_after=manifest_key(min(locations)))
-        yield from (version for version, _ in filter(None, map(_located, rest)))
+        older_metas = store.list(VERSIONS_PREFIX, start_after=manifest_key(min(locations)))
+        yield from (version for version, _ in filter(None, map(_parse_location, older_metas)))
 
 
 def existing_versions(store: ObjectStore) -> list[int]:
@@ -368,7 +368,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
     """
     versions = list_versions(store)
     if not versions:
-        raise dropped(store)
+        raise make_dropped_error(store)
     return versions
 
 
@@ -379,7 +379,7 @@ def reject_dropped_dataset(store: ObjectStore) -> None:
         DatasetNotFoundError: The dataset has no version any more.
     """
     if locate_latest(store) is None:
-        raise dropped(store)
+        raise make_dropped_error(store)
 
 
 def enclosing_datasets(store: ObjectStore) -> Iterator[tuple[ObjectStore, str]]:
@@ -415,7 +415,7 @@ def reject_inside_dataset(store: ObjectStore) -> None:
         )
 
 
-def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:
+def raise_if_dropped(store: ObjectStore, opened: Manifest, error: Exception) -> None:
     """Raise a clearer error if a file is missing because its dataset was dropped or recreated; else do nothing.
 
     Args:
@@ -430,7 +430,7 @@ def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> N
     if not isinstance(error, ObjectNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
         return
     try:
-        load_following(store, opened)
+        reload_latest(store, opened)
     except (DatasetNotFoundError, IncompatibleConflictError) as cause:
         raise cause from error
     except LanceError:
@@ -449,7 +449,7 @@ def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> 
         return None
 
 
-def _located(meta: ObjectMeta) -> tuple[int, ManifestLocation] | None:
+def _parse_location(meta: ObjectMeta) -> tuple[int, ManifestLocation] | None:
     name = parse_manifest_key(meta.key)
     if name is None or is_detached(name.version):
         return None
@@ -463,7 +463,7 @@ def _read(store: ObjectStore, version: int, location: ManifestLocation) -> Manif
     data, meta = store.read(location.key)
     # The e-tag of what was read: the manifest may have been written again since it was listed.
     location = replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag)
-    return _numbered(Manifest.from_bytes(data, location), version, location)
+    return _require_number(Manifest.from_bytes(data, location), version, location)
 
 
 def migrate_to_v2_names(store: ObjectStore) -> int:
@@ -483,7 +483,7 @@ def migrate_to_v2_names(store: ObjectStore) -> int:
     keys = {key for key, _ in names}
     renamed = {version for version, _ in old if manifest_key(version) in keys}
     for version in renamed:
-        _reject_different(store, version)
+        _check_same_manifest(store, version)
     for version, key in sorted(old, reverse=True):
         if version not in renamed:
             store.copy(key, manifest_key(version, Naming.V2))
@@ -498,7 +498,7 @@ def find_naming_faults(
 
     Args:
         store: The dataset's store.
-        located: All versions, as `located_versions` gives them.
+        located: All versions, as `list_version_locations` gives them.
     """
     keys: dict[Naming, dict[int, str]] = {Naming.V1: {}, Naming.V2: {}}
     for version, location in located:
@@ -513,6 +513,6 @@ def find_naming_faults(
     yield newest, keys[Naming.V1][newest], message
     for version in sorted(keys[Naming.V1].keys() & keys[Naming.V2].keys()):
         try:
-            _reject_different(store, version)
+            _check_same_manifest(store, version)
         except CorruptFileError as error:
             yield version, keys[Naming.V1][version], str(error)

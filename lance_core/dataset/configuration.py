@@ -35,7 +35,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_config({"owner": "data"})
             {'owner': 'data'}
         """
-        self._update(UpdateConfig(config=_make_change(values, replace)))
+        self._commit_change(UpdateConfig(config=_make_map(values, replace)))
         return self.config()
 
     def delete_config_keys(self, keys: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class ConfigurationVerbs(Handle):
             >>> table.config()
             {}
         """
-        self._update(UpdateConfig(config=UpdateMap(entries=dict.fromkeys(keys))))
+        self._commit_change(UpdateConfig(config=UpdateMap(entries=dict.fromkeys(keys))))
 
     def update_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
         """Change the table's metadata, and return all of it.
@@ -58,7 +58,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_metadata({"source": "PyPI"})
             {'source': 'PyPI'}
         """
-        self._update(UpdateConfig(table_metadata=_make_change(values, replace)))
+        self._commit_change(UpdateConfig(table_metadata=_make_map(values, replace)))
         return self.metadata
 
     def update_schema_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
@@ -69,7 +69,7 @@ class ConfigurationVerbs(Handle):
             >>> table.update_schema_metadata({"source": "PyPI"})
             {'source': 'PyPI'}
         """
-        self._update(UpdateConfig(schema_metadata=_make_change(values, replace)))
+        self._commit_change(UpdateConfig(schema_metadata=_make_map(values, replace)))
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: Mapping[str, Changes], *, replace: bool = False) -> None:
@@ -88,8 +88,8 @@ class ConfigurationVerbs(Handle):
             >>> flights.schema.field("delay").metadata
             {b'unit': b'minutes'}
         """
-        changes = {self._find_field_id(path): _make_change(values, replace) for path, values in field_updates.items()}
-        self._update(UpdateConfig(field_metadata=changes))
+        changes = {self._find_field_id(path): _make_map(values, replace) for path, values in field_updates.items()}
+        self._commit_change(UpdateConfig(field_metadata=changes))
 
     def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
         """Replace the schema's metadata; `update_schema_metadata` with `replace` is the newer name.
@@ -121,12 +121,12 @@ class ConfigurationVerbs(Handle):
         except SchemaError as error:
             raise SchemaError(f"Field {path!r} not found: {error}") from error
 
-    def _update(self, operation: UpdateConfig) -> None:
+    def _commit_change(self, operation: UpdateConfig) -> None:
         transaction = Transaction(read_version=self.version, operation=operation)
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 
 
-def _make_change(values: Changes, replace: bool) -> UpdateMap:
+def _make_map(values: Changes, replace: bool) -> UpdateMap:
     if not isinstance(values, Mapping):
         raise ArgumentTypeError(f"metadata is a mapping of strings, not {values!r:.80}")
     for key, value in values.items():

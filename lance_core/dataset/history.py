@@ -13,16 +13,16 @@ from lance_core.commit.loop import commit
 from lance_core.commit.proofs import find_idempotent_commit
 from lance_core.commit.versions import (
     existing_versions,
-    load_following,
     load_manifest,
     load_transaction,
     load_version_header,
     migrate_to_v2_names,
     newest_versions,
     reject_dropped_dataset,
+    reload_latest,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
-from lance_core.table import transaction as records
+from lance_core.table import transaction as transaction_records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, CommittedFill, Kind, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
@@ -38,7 +38,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 Timestamp = datetime | date | str
 """A point in time, as in pylance. A day or a string without a zone is UTC, a `datetime` without one local time."""
 
-_MOST_AT_ONCE: Final = 16
+_READS_AT_A_TIME: Final = 16
 _logger = logging.getLogger(__name__)
 
 
@@ -69,8 +69,8 @@ class HistoryVerbs(Handle):
             >>> lance.dataset("t.lance").count_rows()
             3
         """
-        latest = load_following(self._store, self._manifest)
-        transaction = records.Transaction(
+        latest = reload_latest(self._store, self._manifest)
+        transaction = transaction_records.Transaction(
             read_version=latest.version, operation=Restore(version=self._manifest.version)
         )
         self._manifest = commit(self._store, transaction, base=latest).manifest
@@ -83,9 +83,9 @@ class HistoryVerbs(Handle):
             >>> table.get_version()["version"]
             1
         """
-        shown = self._manifest
-        counters = FragmentCounter().totals(shown.fragments.raw)
-        return _describe(VersionSummary(version=shown.version, timestamp_ns=shown.timestamp_ns, counters=counters))
+        opened = self._manifest
+        counters = FragmentCounter().totals(opened.fragments.raw)
+        return _describe(VersionSummary(version=opened.version, timestamp_ns=opened.timestamp_ns, counters=counters))
 
     def version_refs(self) -> list[dict[str, int]]:
         """The numbers of all versions of this branch, oldest first, without reading them.
@@ -115,7 +115,7 @@ class HistoryVerbs(Handle):
             >>> table.migrate_manifest_paths_v2()
         """
         self._manifest.check_writable()
-        load_following(self._store, self._manifest)  # raises if the dataset was dropped, or made again
+        reload_latest(self._store, self._manifest)  # raises if the dataset was dropped, or made again
         migrate_to_v2_names(self._store)
         self._manifest = load_manifest(self._store, self.version)
 
@@ -179,7 +179,7 @@ class HistoryVerbs(Handle):
             if ahead == 1:
                 records = [self._open_recorded(number) for number in next_numbers]
             else:
-                with ThreadPool(min(_MOST_AT_ONCE, len(next_numbers))) as pool:
+                with ThreadPool(min(_READS_AT_A_TIME, len(next_numbers))) as pool:
                     records = list(pool.map(self._open_recorded, next_numbers))
             for record in records:
                 if record is not None:
@@ -220,10 +220,10 @@ class HistoryVerbs(Handle):
             >>> version, transaction.operation.name
             (1, 'Overwrite')
         """
-        commit = find_by_property(
+        matching = find_by_property(
             self._store, key, value, newest=self._manifest, not_before=not_before, newer_than=newer_than
         )
-        return None if commit is None else (commit[0].version, Transaction.from_record(commit[1]))
+        return None if matching is None else (matching[0].version, Transaction.from_record(matching[1]))
 
     def find_transactions(
         self, key: str, value: str, *, not_before: datetime | None = None
@@ -278,11 +278,11 @@ class HistoryVerbs(Handle):
             >>> version, transaction.operation.name
             (2, 'Append')
         """
-        commit = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
-        if commit is None:
+        matching_commit = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
+        if matching_commit is None:
             return None
-        record = commit.transaction
-        return commit.manifest.version, None if record is None else Transaction.from_record(record)
+        record = matching_commit.transaction
+        return matching_commit.manifest.version, None if record is None else Transaction.from_record(record)
 
     def committed_batch(self, stream: str) -> CommittedBatch | None:
         """The last batch of a stream that the table knows to be committed (`stream_batch`); None if it knows none.

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked, checked_methods, reject
 from lance_core.commit.attempts import AttemptProperties
-from lance_core.commit.versions import already_exists, load_manifest
+from lance_core.commit.versions import load_manifest, make_already_exists_error
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs
@@ -376,6 +376,6 @@ def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarg
         target = table_target(existing, target.options)
         if write.mode == "create":
             if not attempt.earlier or existing.version != max(attempt.earlier):
-                raise already_exists(target.uri)
+                raise make_already_exists_error(target.uri)
             attempt, write = replace(attempt, conflict_policy="exclusive"), Write(mode="overwrite")
     return target, replace(options, write=write, commit=replace(commit, write_attempt=attempt))

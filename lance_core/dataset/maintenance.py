@@ -14,7 +14,7 @@ import numpy as np
 
 from lance_core.arguments import checked_methods, reject
 from lance_core.commit.loop import commit, on_commit
-from lance_core.commit.versions import load_following
+from lance_core.commit.versions import reload_latest
 from lance_core.errors import InvalidInputError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
@@ -223,7 +223,7 @@ class DatasetOptimizer:
             properties=transaction_properties,
         )
         if manifest is source.manifest:
-            load_following(source.store, manifest)  # nothing was committed, which would say if the dataset was dropped
+            reload_latest(source.store, manifest)  # nothing was committed, which would say if the dataset was dropped
         self._dataset.move_to(manifest)
 
 

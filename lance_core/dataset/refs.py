@@ -67,10 +67,10 @@ class RefVerbs(Handle):
             >>> branch.count_rows(), table.count_rows()
             (2, 3)
         """
-        table = self._refs
-        first = create_branch(table, branch, reference, self._manifest)
+        refs = self._refs
+        manifest = create_branch(refs, branch, reference, self._manifest)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        return type(self)(table.store_of(branch).root, storage_options=options, manifest=first)
+        return type(self)(refs.store_of(branch).root, storage_options=options, manifest=manifest)
 
     def ensure_branch(self, branch: str, reference: Reference = None, *, renew_promoted: bool = False) -> Self:
         """Open the latest version of a branch, which is created if there is none.
@@ -96,9 +96,9 @@ class RefVerbs(Handle):
             >>> table.ensure_branch("fix").version  # the existing branch
             1
         """
-        table = self._refs
-        latest = ensure_branch(table, branch, reference, self._manifest, renew_promoted=renew_promoted)
-        return type(self)(table.store_of(branch).root, storage_options=self._options, manifest=latest)
+        refs = self._refs
+        latest = ensure_branch(refs, branch, reference, self._manifest, renew_promoted=renew_promoted)
+        return type(self)(refs.store_of(branch).root, storage_options=self._options, manifest=latest)
 
     def shallow_clone(
         self,

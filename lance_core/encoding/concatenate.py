@@ -3,7 +3,7 @@
 Dictionaries in arrays: where they are, the values that rows use, and whether these fit the indices.
 
 The indices of a dictionary count few values if they are narrow: 128 as `int8`, the type of a pandas Categorical. The
-rows of one file must not use more values, as a reader gives them one dictionary; `DictionaryRoom` counts them.
+rows of one file must not use more values, as a reader gives them one dictionary; `DictionaryCapacity` counts them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
         return pa.concat_arrays(arrays)
     try:
         if not pa.types.is_dictionary(kind):  # Arrow's unification ends the process where such arrays are slices
-            return pa.concat_arrays(_share_values(arrays))
+            return pa.concat_arrays(_unify_dictionaries(arrays))
         arrays = [move_nulls_to_indices(array) for array in arrays]
         return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
     except (pa.ArrowInvalid, InvalidInputError):
-        pruned = [drop_unused_items(array) for array in arrays]
-    return pa.concat_arrays(_share_values(pruned))
+        pruned = [prune_dictionaries(array) for array in arrays]
+    return pa.concat_arrays(_unify_dictionaries(pruned))
 
 
-def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
+def _unify_dictionaries(arrays: Sequence[Any]) -> list[pa.Array]:
     """Arrays whose dictionaries at one path are the same.
 
     Arrow's unification counts one value less than indices can.
@@ -55,7 +55,7 @@ def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
 
     def change(array: Any, path: tuple[str, ...]) -> Any:
         common, kind = values[path], array.type
-        if len(common) > capacity(kind.index_type):
+        if len(common) > index_capacity(kind.index_type):
             raise InvalidInputError(
                 f"the rows of several batches have together more values than the indices of {kind} can count: cast the "
                 "column to a dictionary with wider indices, or to its values"
@@ -65,7 +65,7 @@ def _share_values(arrays: Sequence[Any]) -> list[pa.Array]:
             new_indices.take(array.indices).cast(kind.index_type), common, ordered=kind.ordered
         )
 
-    return [change_dictionaries(array, change) for array in arrays]
+    return [map_dictionaries(array, change) for array in arrays]
 
 
 def combine_chunks(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
@@ -83,22 +83,22 @@ def combine_chunks(rows: pa.Table, *, keeps_chunks: bool = False) -> pa.Table:
     columns = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
-            whole = _combine(column)
+            combined = _combine_column(column)
         except InvalidInputError as error:
             if not keeps_chunks:
                 raise InvalidInputError(f"column {name!r}: {error}") from error
-            whole = column
-        columns.append(whole)
+            combined = column
+        columns.append(combined)
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def _combine(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _combine_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if column.num_chunks > 1 and has_dictionary(column.type):
         return pa.chunked_array([concatenate(column.chunks)], column.type)
     return pa.Table.from_arrays([column], names=["column"]).combine_chunks().column(0)
 
 
-def take_table(rows: pa.Table, places: pa.Array) -> pa.Table:
+def take_table_rows(rows: pa.Table, places: pa.Array) -> pa.Table:
     """Rows of a table in another order; a dictionary that cannot hold the values of all of them comes in chunks."""
     try:
         return rows.take(places)
@@ -117,7 +117,7 @@ def _take_column(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:
     except InvalidInputError:
         if not pa.types.is_dictionary(kind):
             return pa.chunked_array(list(_take_runs(column, np.asarray(places))), kind)
-    values, size = column.cast(kind.value_type).take(places), capacity(kind.index_type)
+    values, size = column.cast(kind.value_type).take(places), index_capacity(kind.index_type)
     pieces = (values.slice(start, size).combine_chunks() for start in range(0, len(values), size))
     return pa.chunked_array([encode_as_dictionary(piece, kind) for piece in pieces], kind)
 
@@ -166,14 +166,14 @@ def _index_types(kind: Any) -> list[Any]:
     return [index_type for i in range(kind.num_fields) for index_type in _index_types(kind.field(i).type)]
 
 
-def capacity(index_type: Any) -> int:
+def index_capacity(index_type: Any) -> int:
     """The number of values that indices of a type count."""
     return int(2 ** (index_type.bit_width - pa.types.is_signed_integer(index_type)))
 
 
 def find_smallest_capacity(kind: pa.DataType) -> int:
     """The fewest values that a dictionary in a type counts; 0 if there is none."""
-    return min(map(capacity, _index_types(kind)), default=0)
+    return min(map(index_capacity, _index_types(kind)), default=0)
 
 
 def find_dictionaries(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -197,7 +197,7 @@ def collect_used_values(array: Any) -> pa.Array:
     return array.dictionary.take(pc.unique(array.indices.drop_null())).drop_null()
 
 
-class DictionaryRoom:
+class DictionaryCapacity:
     """Counts the values that rows of one file use in each narrow dictionary.
 
     Args:
@@ -226,15 +226,15 @@ class DictionaryRoom:
                 used = collect_used_values(array)
                 earlier = used_by_path.get(path)
                 used_by_path[path] = used.unique() if earlier is None else pa.concat_arrays([earlier, used]).unique()
-                if len(used_by_path[path]) > capacity(array.type.index_type):
+                if len(used_by_path[path]) > index_capacity(array.type.index_type):
                     return ".".join(path)
         self._used = used_by_path
         return None
 
 
-def drop_unused_items(array: Any) -> Any:
+def prune_dictionaries(array: Any) -> Any:
     """An array whose dictionaries hold the values of its rows alone."""
-    return change_dictionaries(array, _drop_unused)
+    return map_dictionaries(array, _drop_unused)
 
 
 def _drop_unused(array: Any, _path: tuple[str, ...]) -> Any:
@@ -242,7 +242,7 @@ def _drop_unused(array: Any, _path: tuple[str, ...]) -> Any:
     return pa.DictionaryArray.from_arrays(values.indices.cast(kind.index_type), values.dictionary, ordered=kind.ordered)
 
 
-def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
+def map_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
     """An array with other dictionary arrays of the same types.
 
     Args:
@@ -258,25 +258,25 @@ def change_dictionaries(array: Any, change: Callable[[Any, tuple[str, ...]], Any
     if pa.types.is_struct(kind):
         # Flattened children are null where the struct is.
         children = [
-            change_dictionaries(child, change, (*path, field.name))
+            map_dictionaries(child, change, (*path, field.name))
             for child, field in zip(array.flatten(), kind, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_map(kind):
-        changed = change_dictionaries(_map_to_list(array), change, path)
+        changed = map_dictionaries(_map_to_list(array), change, path)
         keys, values = changed.values.field(0), changed.values.field(1)
         return pa.MapArray.from_arrays(changed.offsets, keys, values, type=kind, mask=array.is_null())
     item = (*path, "item")
     if pa.types.is_fixed_size_list(kind):
         items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
-        return type(array).from_arrays(change_dictionaries(items, change, item), type=kind, mask=array.is_null())
+        return type(array).from_arrays(map_dictionaries(items, change, item), type=kind, mask=array.is_null())
     whole = pa.concat_arrays([array])  # without an offset, which from_arrays takes for rows
     items = whole.flatten()
     lengths = pc.fill_null(pc.list_value_length(whole), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     offset_type = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
-    items = change_dictionaries(items, change, item)
+    items = map_dictionaries(items, change, item)
     return type(array).from_arrays(offsets.cast(offset_type), items, type=kind, mask=whole.is_null())
 
 

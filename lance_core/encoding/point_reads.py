@@ -6,7 +6,7 @@
     constant      the value                                nothing
 
 What is cached of a page is kept with the metadata of its file. Pages with lists, and compressions without a
-`chunk_gatherer`, are read by `decoder`, as for many rows; both return the same values.
+`make_chunk_gatherer`, are read by `decoder`, as for many rows; both return the same values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
 from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
-from lance_core.encoding.compression.registry import chunk_gatherer, decode_block
+from lance_core.encoding.compression.registry import decode_block, make_chunk_gatherer
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import SMALL_PAGE, ByteRange, BytesLike, PageInfo, Steps, as_bytes
 from lance_core.encoding.repdef import Layer, list_layers_of_description
@@ -348,7 +348,7 @@ def _chunked_page(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPa
         return None
     has_items = layout.num_dictionary_items > 0
     sizes = [end - start for start, end in (page.buffer(i) for i in (0, 2)[: 1 + has_items])]
-    gatherer = chunk_gatherer(layout.value_compression, layout.num_buffers)
+    gatherer = make_chunk_gatherer(layout.value_compression, layout.num_buffers)
     if gatherer is None or max(sizes) > _MOST_KEPT:
         return None
     gather, width = gatherer

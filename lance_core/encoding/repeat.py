@@ -36,10 +36,10 @@ from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.choosing.strategy import TINY_VALUES, PageEncoding
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
 from lance_core.encoding.compression.general import Compressor, read_compressor
-from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS, pack_flags
+from lance_core.encoding.compression.out_of_line_bitpacking import MIN_PACKED_LEVELS, pack_one_bit_levels
 from lance_core.encoding.compression.registry import COMPRESSIONS
 from lance_core.encoding.compression.rle import levels_are_runs, runs_of_levels
-from lance_core.encoding.compression.variable import block_of_values, build_chunk_of_values
+from lance_core.encoding.compression.variable import build_block_of_values, build_chunk_of_values
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage, page_encoding
 from lance_core.encoding.repdef import Layer, find_nulls, list_layers_of_description
@@ -311,7 +311,7 @@ def _find_indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int]
     offsets = np.frombuffer(places, f"<i{width}", len(items) + 1, items.offset * width)
     first, last = int(offsets[0]), int(offsets[-1])
     body = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return words, block_of_values(offsets, body), len(items)
+    return words, build_block_of_values(offsets, body), len(items)
 
 
 def _lay_out_chunk(values: bytes, levels: bytes, num_levels: int) -> bytes:
@@ -329,8 +329,8 @@ def _encode_levels(nulls: npt.NDArray[np.bool_], *, as_runs: bool) -> bytes | No
     Returns:
         The bytes; None if these levels are stored in the other form than those of the earlier page.
     """
-    if nulls.size >= PACKED_LEVELS:
-        return pack_flags(nulls)
+    if nulls.size >= MIN_PACKED_LEVELS:
+        return pack_one_bit_levels(nulls)
     if levels_are_runs(nulls) != as_runs:
         return None
     return runs_of_levels(nulls) if as_runs else nulls.astype("<u2").tobytes()
@@ -435,7 +435,7 @@ class Choices:
 
 
 def _choice_key(column: int, num_values: int, *, has_levels: bool) -> _Key:
-    return column, has_levels, (num_values > TINY_VALUES) + (num_values >= PACKED_LEVELS)
+    return column, has_levels, (num_values > TINY_VALUES) + (num_values >= MIN_PACKED_LEVELS)
 
 
 def _is_small(block: DataBlock) -> bool:

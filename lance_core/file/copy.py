@@ -50,7 +50,7 @@ SMALL_BYTES: Final = 64 * 1024
 WORTH_COPYING: Final = 0.1
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
-_HELD_BYTES: Final = 8 * 1024 * 1024
+_BUFFER_BYTES: Final = 8 * 1024 * 1024
 
 Mask = npt.NDArray[np.bool_]
 
@@ -102,7 +102,7 @@ def copy_pages(
     if version is FileVersion.V0_1:
         raise UnsupportedError("pages of 0.1 files cannot be copied")
     for source in sources:
-        _check(source, schema, version)
+        _check_can_copy(source, schema, version)
     columns = _plan_columns(schema, version)
     if not version.has_levels and any(source.keep is not None for source in sources):
         raise UnsupportedError("pages of 2.0 files with deleted rows cannot be copied")
@@ -139,7 +139,7 @@ class _CopiedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class _CopiedRun:
+class _CopyStep:
     """A run of rows of a source in one column, to copy or to decode.
 
     Attributes:
@@ -178,7 +178,7 @@ def _narrow_to_path(path: Sequence[Field]) -> Field:
     return result
 
 
-def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
+def _check_can_copy(source: CopySource, schema: Schema, version: FileVersion) -> None:
     """Reject a source whose pages would have another meaning in the new file."""
     fields_by_reader: dict[int, dict[int, Field]] = {}
     for top in schema.fields:
@@ -198,7 +198,7 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
             file_fields = fields_by_reader.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
             if reader.version is not version:
                 raise UnsupportedError(f"pages of {key} cannot be copied: it has version {reader.version.value}")
-            if field.id not in file_fields or not _is_alike(file_fields[field.id], field):
+            if field.id not in file_fields or not _has_same_layout(file_fields[field.id], field):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: it has another type in {key}")
             if not 0 <= index < len(reader.metadata.columns):
                 raise UnsupportedError(f"pages of {field.name!r} cannot be copied: {key} has no column {index}")
@@ -209,51 +209,51 @@ def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
                 )
 
 
-def _is_alike(stored: Field, new: Field) -> bool:
+def _has_same_layout(file_field: Field, new: Field) -> bool:
     """Whether a field of a file is stored like one of the new file."""
-    if stored.logical_type != new.logical_type or stored.extension_name != new.extension_name:
+    if file_field.logical_type != new.logical_type or file_field.extension_name != new.extension_name:
         return False
-    by_id = {child.id: child for child in stored.children}
-    return all(child.id in by_id and _is_alike(by_id[child.id], child) for child in new.children)
+    by_id = {child.id: child for child in file_field.children}
+    return all(child.id in by_id and _has_same_layout(by_id[child.id], child) for child in new.children)
 
 
-def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
+def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopyStep]]]) -> None:
     """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one."""
-    every = [step for of_column in steps for of_source in of_column for step in of_source]
-    copied = sum(step.size for step in every if step.page is not None and not step.is_small)
-    if copied < WORTH_COPYING * sum(step.size for step in every):
+    all_steps = [step for of_column in steps for of_source in of_column for step in of_source]
+    copied = sum(step.size for step in all_steps if step.page is not None and not step.is_small)
+    if copied < WORTH_COPYING * sum(step.size for step in all_steps):
         raise UnsupportedError("too few pages can be copied unchanged")
 
 
-def _decode_small_neighbours(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
+def _decode_small_neighbours(steps: list[list[_CopyStep]]) -> list[list[_CopyStep]]:
     """The steps, with small pages to be decoded if a page next to them is small or is decoded anyway."""
     flat = [(i, j) for i, runs in enumerate(steps) for j in range(len(runs))]
     result = [list(runs) for runs in steps]
     for position, (i, j) in enumerate(flat):
-        around = flat[max(0, position - 1) : position] + flat[position + 1 : position + 2]
-        neighbours = (steps[a][b] for a, b in around)
+        neighbour_positions = flat[max(0, position - 1) : position] + flat[position + 1 : position + 2]
+        neighbours = (steps[a][b] for a, b in neighbour_positions)
         if steps[i][j].is_small and any(near.is_small or near.page is None for near in neighbours):
             result[i][j] = replace(steps[i][j], page=None)
     return result
 
 
-def _plan_steps(column: _CopiedColumn, source: CopySource, version: FileVersion) -> Iterator[_CopiedRun]:
-    place = source.columns.get(column.field.id)
-    if place is None:
-        yield _CopiedRun(0, source.num_rows, None, 0)
+def _plan_steps(column: _CopiedColumn, source: CopySource, version: FileVersion) -> Iterator[_CopyStep]:
+    source_column = source.columns.get(column.field.id)
+    if source_column is None:
+        yield _CopyStep(0, source.num_rows, None, 0)
         return
-    pages: ColumnPages = place[2].metadata.columns[place[3]]
+    pages: ColumnPages = source_column[2].metadata.columns[source_column[3]]
     start = 0
     for index, (message, items) in enumerate(zip(pages.messages, pages.num_items.tolist(), strict=True)):
         end = start + items // column.items_per_row
         num_kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
         if message.encoding.WhichOneof("location") != "direct":
             raise UnsupportedError(
-                f"pages of {place[1]} cannot be copied: their descriptions are outside of the column metadata"
+                f"pages of {source_column[1]} cannot be copied: their descriptions are outside of the column metadata"
             )
         if num_kept:
             is_copied = num_kept == end - start and not _is_misread(pages, index, column, version)
-            yield _CopiedRun(start, end, message if is_copied else None, sum(message.buffer_sizes))
+            yield _CopyStep(start, end, message if is_copied else None, sum(message.buffer_sizes))
         start = end
 
 
@@ -306,10 +306,10 @@ class _Copier:
         self._num_bytes = [0] * len(columns)
         self._pages: list[list[list[_CopiedPage]]] = [[] for _ in columns]
         self._pending: deque[tuple[list[_CopiedPage], Future[list[EncodedPage]]]] = deque()
-        self._held: list[tuple[Region, BytesLike]] = []
-        self._held_bytes = 0
+        self._buffered: list[tuple[Region, BytesLike]] = []
+        self._buffered_bytes = 0
 
-    def copy(self, source: CopySource, steps: Sequence[Sequence[_CopiedRun]]) -> None:
+    def copy(self, source: CopySource, steps: Sequence[Sequence[_CopyStep]]) -> None:
         """Add the rows of one source; `steps` has the steps of each column."""
         copied: dict[tuple[str, str], list[list[ByteRange]]] = {}
         places = {}
@@ -318,8 +318,8 @@ class _Copier:
                 if step.page is None:
                     self._decode(source, column, first, step.end)
                     continue
-                self._flush(column)
-                page = _copy_page(step.page, step.end - step.start)
+                self._start_encoding(column)
+                page = _plan_copied_page(step.page, step.end - step.start)
                 self._pages[column].append([page])
                 store, key, reader, _ = source.columns[self._columns[column].field.id]
                 places[store.root, key] = store, reader.metadata.size_bytes
@@ -331,9 +331,9 @@ class _Copier:
     def finish(self) -> None:
         """Write the remaining rows, and describe all pages."""
         for column in range(len(self._columns)):
-            self._flush(column)
-        self._drain(0)
-        self._write_held()
+            self._start_encoding(column)
+        self._take_encoded(0)
+        self._flush_buffered()
         for column, parts in enumerate(self._pages):
             for page in chain.from_iterable(parts):
                 self._file.add_placed(column, page.buffers, page.encoding, page.length, page.num_rows)
@@ -356,59 +356,59 @@ class _Copier:
         if regions:
             pieces = store.get_ranges(key, [(region.start, region.end) for region in regions])
             for region, data in zip(regions, pieces, strict=True):
-                self._hold(region, data)
+                self._buffer(region, data)
 
-    def _hold(self, region: Region, data: BytesLike) -> None:
+    def _buffer(self, region: Region, data: BytesLike) -> None:
         """Keep bytes until they are enough to be written."""
-        self._held.append((region, data))
-        self._held_bytes += region.num_bytes
-        if self._held_bytes >= _HELD_BYTES:
-            self._write_held()
+        self._buffered.append((region, data))
+        self._buffered_bytes += region.num_bytes
+        if self._buffered_bytes >= _BUFFER_BYTES:
+            self._flush_buffered()
 
-    def _write_held(self) -> None:
-        for region, data in self._held:
+    def _flush_buffered(self) -> None:
+        for region, data in self._buffered:
             region.move_to(self._file.append(data)[0])
-        self._held, self._held_bytes = [], 0
+        self._buffered, self._buffered_bytes = [], 0
 
     def _decode(self, source: CopySource, column: int, start: int, end: int) -> None:
         """Decode rows and buffer those to keep, to be encoded with the following rows."""
-        chosen = self._columns[column]
-        place = source.columns.get(chosen.field.id)
+        copied_column = self._columns[column]
+        place = source.columns.get(copied_column.field.id)
         keep = None if source.keep is None else source.keep[start:end]
         if place is None:
             count = end - start if keep is None else int(np.count_nonzero(keep))
-            self._collect(column, pa.nulls(count, field_to_arrow(chosen.top).type))
+            self._add_decoded(column, pa.nulls(count, field_to_arrow(copied_column.top).type))
             return
         position = 0
-        schema = Schema(fields=(chosen.top,))
-        for batch in place[2].read(schema, {chosen.field.id: place[3]}, range(start, end), batch_rows=None):
+        schema = Schema(fields=(copied_column.top,))
+        for batch in place[2].read(schema, {copied_column.field.id: place[3]}, range(start, end), batch_rows=None):
             array = batch.column(0)
             if keep is not None:
                 mask = keep[position : position + len(array)]
                 position += len(array)
                 array = array if mask.all() else array.filter(pa.array(mask))
-            self._collect(column, array)
+            self._add_decoded(column, array)
 
-    def _collect(self, column: int, array: Any) -> None:
+    def _add_decoded(self, column: int, array: Any) -> None:
         if not len(array):
             return
         self._arrays[column].append(array)
         self._num_bytes[column] += array.nbytes
         if self._num_bytes[column] >= self._page_bytes:
-            self._flush(column)
+            self._start_encoding(column)
 
-    def _flush(self, column: int) -> None:
+    def _start_encoding(self, column: int) -> None:
         """Start to encode the decoded rows of a column."""
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
             pages: list[_CopiedPage] = []
             self._pages[column].append(pages)
             self._pending.append((pages, submit(_encode_column, self._columns[column].top, arrays, self._limits)))
-            self._drain(num_threads() + 1)
+            self._take_encoded(num_threads() + 1)
 
-    def _drain(self, most: int) -> None:
-        """Take over encoded pages until at most `most` are still being encoded."""
-        while len(self._pending) > most:
+    def _take_encoded(self, max_pending: int) -> None:
+        """Take over encoded pages until at most `max_pending` are still being encoded."""
+        while len(self._pending) > max_pending:
             pages, future = self._pending.popleft()
             for encoded in future.result():
                 sizes = [memoryview(data).nbytes for data in encoded.buffers]
@@ -417,17 +417,17 @@ class _Copier:
                 )
                 pages.append(page)
                 for index, data in enumerate(encoded.buffers):
-                    self._hold(Region(0, sizes[index], [(page.buffers, index)]), data)
+                    self._buffer(Region(0, sizes[index], [(page.buffers, index)]), data)
 
 
-def _copy_page(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPage:
+def _plan_copied_page(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPage:
     ranges = zip(message.buffer_offsets, message.buffer_sizes, strict=True)
     return _CopiedPage(
         [(start, start + length) for start, length in ranges], message.encoding, message.length, num_rows
     )
 
 
-def _merge_decoded(steps: Sequence[_CopiedRun]) -> Iterator[tuple[int, _CopiedRun]]:
+def _merge_decoded(steps: Sequence[_CopyStep]) -> Iterator[tuple[int, _CopyStep]]:
     """The steps, with consecutive decoded rows merged into one: its first row, and its last step."""
     first: int | None = None
     for position, step in enumerate(steps):

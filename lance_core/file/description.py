@@ -103,7 +103,7 @@ class LanceFileStatistics:
     columns: list[LanceColumnStatistics]
 
 
-def described(metadata: FileMetadata) -> LanceFileMetadata:
+def describe_file(metadata: FileMetadata) -> LanceFileMetadata:
     """The metadata of a file.
 
     Raises:
@@ -131,7 +131,7 @@ def described(metadata: FileMetadata) -> LanceFileMetadata:
     )
 
 
-def measured(metadata: FileMetadata) -> LanceFileStatistics:
+def measure_columns(metadata: FileMetadata) -> LanceFileStatistics:
     """Pages and bytes of each column.
 
     Raises:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods, reject
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
+from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, describe_file, measure_columns
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, TOTAL_BUFFERED, DataFileWriter
@@ -73,7 +73,7 @@ class LanceFileReader:
         **unsupported: Any,
     ) -> None:
         reject("LanceFileReader", unsupported)
-        store, key = _locate(path, storage_options)
+        store, key = _open_folder(path, storage_options)
         self._file = DataFileReader.open(store, key)
         schema = self._file.schema
         self._schema = schema if columns is None else schema.project(list(columns))
@@ -88,7 +88,7 @@ class LanceFileReader:
         Raises:
             UnsupportedError: The file is of version 0.1.
         """
-        return described(self._file.metadata)
+        return describe_file(self._file.metadata)
 
     def file_statistics(self) -> LanceFileStatistics:
         """Pages and bytes of each column.
@@ -96,7 +96,7 @@ class LanceFileReader:
         Raises:
             UnsupportedError: The file is of version 0.1.
         """
-        return measured(self._file.metadata)
+        return measure_columns(self._file.metadata)
 
     def read_global_buffer(self, index: int) -> bytes:
         """Bytes that belong to the file as a whole, as `LanceFileWriter.add_global_buffer` added them.
@@ -142,11 +142,11 @@ class LanceFileReader:
     def _read(self, rows: Any, batch_size: int, batch_readahead: int) -> ReaderResults:
         if batch_readahead < 0:
             raise InvalidInputError(f"batch_readahead must be at least 0, not {batch_readahead}")
-        stored = schema_to_arrow(self._schema)
-        typed = resolve_extensions(stored)
+        storage_schema = schema_to_arrow(self._schema)
+        typed = resolve_extensions(storage_schema)
         for index, field in enumerate(typed):
             if is_json_type(field.type):  # pylance, too, returns the stored form of JSON from single files
-                typed = typed.set(index, stored.field(index))
+                typed = typed.set(index, storage_schema.field(index))
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in self._file.read(self._schema, None, rows, batch_rows=batch_size):
@@ -186,8 +186,8 @@ class LanceFileWriter:
         **unsupported: Any,
     ) -> None:
         reject("LanceFileWriter", unsupported)
-        _check_positive(max_page_bytes=max_page_bytes, data_cache_bytes=data_cache_bytes)
-        self._store, self._key = _locate(path, storage_options)
+        _check_at_least_one(max_page_bytes=max_page_bytes, data_cache_bytes=data_cache_bytes)
+        self._store, self._key = _open_folder(path, storage_options)
         self._version = FileVersion.from_string(version)
         self._page_bytes = max_page_bytes
         self._cache_bytes = data_cache_bytes
@@ -219,7 +219,7 @@ class LanceFileWriter:
         missing = [name for name in self._schema.names if name not in batch_names]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
-        self._writer(self._schema).write(_store_json(batch.select(self._schema.names)))
+        self._open_writer(self._schema).write(_encode_json_columns(batch.select(self._schema.names)))
 
     def close(self) -> int | None:
         """Finish the file, and return the number of its rows; None if it was closed already.
@@ -237,7 +237,7 @@ class LanceFileWriter:
                     f"{self._key}: Schema is unknown and file cannot be created: a file without rows needs a schema"
                 )
             try:
-                return self._finish(self._writer(self._schema))
+                return self._finish(self._open_writer(self._schema))
             except BaseException:
                 self._abort()
                 raise
@@ -306,7 +306,7 @@ class LanceFileWriter:
             with self._lock:
                 self._abort()
 
-    def _writer(self, schema: Schema) -> DataFileWriter:
+    def _open_writer(self, schema: Schema) -> DataFileWriter:
         if self._file is None:
             cache_bytes = TOTAL_BUFFERED if self._cache_bytes is None else self._cache_bytes
             page_bytes = DEFAULT_PAGE_BYTES if self._page_bytes is None else self._page_bytes
@@ -319,7 +319,7 @@ class LanceFileWriter:
         return self._file
 
 
-def _store_json(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+def _encode_json_columns(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
     """The rows, with JSON columns in their stored form."""
     for index, field in enumerate(rows.schema):
         if is_json_type(field.type):
@@ -331,7 +331,7 @@ def _store_json(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
     return rows
 
 
-def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
+def _open_folder(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
     """The store of the file's folder, and the file's key there."""
     folder, _, name = canonical_uri(fspath(path)).rpartition("/")
     if not name:
@@ -339,7 +339,7 @@ def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None
     return open_store(folder or "/", storage_options), name
 
 
-def _check_positive(**numbers: int | None) -> None:
+def _check_at_least_one(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < 1:
             raise InvalidInputError(f"{name} must be positive, not {number}")

@@ -24,7 +24,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
-from lance_core.encoding.concatenate import capacity, concatenate, drop_unused_items, move_nulls_to_indices
+from lance_core.encoding.concatenate import concatenate, index_capacity, move_nulls_to_indices, prune_dictionaries
 from lance_core.encoding.datablock import ascends
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import (
@@ -223,10 +223,10 @@ class _FileDictionary:
         if array.null_count and not is_null_stored(array.type.value_type):
             raise make_null_error(self._name, array.type)
         new = self._new_values(array)
-        if len(self._values) + len(new) > capacity(self._index_type):
-            array = drop_unused_items(array)
+        if len(self._values) + len(new) > index_capacity(self._index_type):
+            array = prune_dictionaries(array)
             new = self._new_values(array)
-            if len(self._values) + len(new) > capacity(self._index_type):
+            if len(self._values) + len(new) > index_capacity(self._index_type):
                 raise SchemaError(
                     f"column {self._name!r}: all files of a dataset of version 0.1 share one dictionary, whose indices "
                     f"({self._index_type}) cannot count all values; write the column as plain values, or write a "

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
-from lance_core.encoding.concatenate import DictionaryRoom, concatenate, has_narrow_dictionary
+from lance_core.encoding.concatenate import DictionaryCapacity, concatenate, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Choices, Leaf
@@ -107,7 +107,7 @@ class DataFileWriter:
         self._blobs = BlobFiles(store, key)
         kinds = self._plan.arrow_schema.types
         is_narrow = any(map(has_narrow_dictionary, kinds))
-        self._room = DictionaryRoom(self._plan.arrow_schema.names, kinds) if is_narrow else None
+        self._room = DictionaryCapacity(self._plan.arrow_schema.names, kinds) if is_narrow else None
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
             self._legacy = LegacyFileWriter(store, key, schema, self._plan.arrow_schema.types)

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit.versions import load_following
+from lance_core.commit.versions import reload_latest
 from lance_core.errors import CommitConflictError, IncompatibleConflictError, LanceError, SchemaError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.retry import retrying
@@ -142,6 +142,6 @@ def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mappi
         )
 
     def following(source: Snapshot, _: CommitConflictError) -> Snapshot:
-        return source.at(load_following(source.store, source.manifest))
+        return source.at(reload_latest(source.store, source.manifest))
 
     dataset.move_to(retrying(dataset.source, attempt, following))

@@ -24,7 +24,7 @@ from lance_core.maintenance.compaction.coverage import find_indices_to_extend, n
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, rows_per_file
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.zone_maps import find_due_zone_maps
-from lance_core.row_addresses import row_address
+from lance_core.row_addresses import make_row_address
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.file_references import FileReferences
@@ -228,7 +228,7 @@ def _list_addresses(fragments: Sequence[Fragment]) -> bytes:
     """The addresses of all rows: deletions are not read, as only the list of moved fragments counts."""
     result = BitMap64()
     for fragment in fragments:
-        first = row_address(fragment.id, 0)
+        first = make_row_address(fragment.id, 0)
         result.add_range(first, first + (fragment.physical_rows or 0))
     return result.serialize()
 

@@ -26,7 +26,7 @@ from lance_core.store.durable import (
     replace_durably,
     sync_names,
 )
-from lance_core.store.external import ExternallyCommittedStore, ManifestTable, manifest_table
+from lance_core.store.external import ExternallyCommittedStore, ExternalManifests, find_manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import (
     canonical_uri,
@@ -44,8 +44,8 @@ __all__ = [
     "ByteRange",
     "BytesLike",
     "CommitLock",
+    "ExternalManifests",
     "ExternallyCommittedStore",
-    "ManifestTable",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
@@ -59,10 +59,10 @@ __all__ = [
     "copy_object",
     "delete_durably",
     "escaped_path",
+    "find_manifest_table",
     "iops_counter",
     "join_uri",
     "make_durable",
-    "manifest_table",
     "naming_after",
     "note_begun",
     "open_base",

@@ -53,10 +53,10 @@ _logger = logging.getLogger(__name__)
 
 _VERSIONS = "_versions/"
 _SUFFIX = ".manifest"
-_LAST = (1 << 64) - 1
+_MAX_VERSION = (1 << 64) - 1
 
 
-class ManifestTable(Protocol):
+class ExternalManifests(Protocol):
     """The rows of one dataset."""
 
     @property
@@ -101,7 +101,7 @@ class ExternallyCommittedStore:
         root: The `root` of this store; None for the root of `store`.
     """
 
-    def __init__(self, store: ObjectStore, table: ManifestTable, root: str | None = None) -> None:
+    def __init__(self, store: ObjectStore, table: ExternalManifests, root: str | None = None) -> None:
         self._store = store
         self._table = table
         self._root = root if root is not None else store.root
@@ -138,7 +138,7 @@ class ExternallyCommittedStore:
         return self._store
 
     @property
-    def table(self) -> ManifestTable:
+    def table(self) -> ExternalManifests:
         """The rows that decide about versions."""
         return self._table
 
@@ -147,32 +147,32 @@ class ExternallyCommittedStore:
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.get(key)
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.get_range(key, start, end)
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes and the object's size."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.get_tail(key, length)
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.get_ranges(key, ranges)
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole object with its size and time."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.read(key)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        self._finish_commit_of(key)
+        self._finish_commit_of_manifest(key)
         return self._store.head(key)
 
     def put(self, key: str, data: ReadableBuffer) -> str | None:
@@ -196,7 +196,7 @@ class ExternallyCommittedStore:
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
         latest = self._table.latest()
         if latest is not None and latest[0] != version - 1:
-            self._check_for_manifests(*latest)
+            self._reject_dropped_dataset(*latest)
         if (latest is not None and latest[0] >= version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         if self._store.is_local:
@@ -272,24 +272,24 @@ class ExternallyCommittedStore:
     def _remove_row(self, key: str) -> None:
         """Remove the row of a manifest, unless it is the highest row; other objects have no row."""
         version = _version_of(key)
-        if version is not None and self._has_reached(version + 1):
+        if version is not None and self._has_version_since(version + 1):
             self._table.remove(version)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""
         self._store.copy(source_key, target_key)
 
-    def _has_reached(self, version: int) -> bool:
+    def _has_version_since(self, version: int) -> bool:
         """Whether this version or a higher one was committed."""
         if self._newest < version:
             latest = self._table.latest()
             self._newest = latest[0] if latest is not None else 0
         return self._newest >= version
 
-    def _check_for_manifests(self, version: int, current: str) -> None:
+    def _reject_dropped_dataset(self, version: int, recorded_key: str) -> None:
         """Reject the commit if the highest row is all that is left of a dataset."""
         # A commit that is being finished keeps the staging object until the final one exists.
-        if not (self._exists(current) or self._exists(_final_key(current)) or self._has_manifests()):
+        if not (self._exists(recorded_key) or self._exists(_final_key(recorded_key)) or self._has_manifests()):
             raise DatasetExistsError(
                 f"{self._root}: versions up to {version} were committed here, and their manifests were deleted: "
                 f"LanceDataset.drop removes the rest of that dataset"
@@ -298,7 +298,7 @@ class ExternallyCommittedStore:
     def _has_manifests(self) -> bool:
         return any(_version_of(meta.key) is not None for meta in self._store.list(_VERSIONS))
 
-    def _finish_commit_of(self, key: str) -> None:
+    def _finish_commit_of_manifest(self, key: str) -> None:
         version = _version_of(key)
         if version is not None:
             current = self._table.get(version)
@@ -397,7 +397,7 @@ class SqliteTable:
             raise StoreError(f"{self._path}: {error}") from error
 
 
-def manifest_table(store: ObjectStore) -> ManifestTable | None:
+def find_manifest_table(store: ObjectStore) -> ExternalManifests | None:
     """Return the table that decides on the versions of a store's dataset; None if the store itself decides."""
     return store.table if isinstance(store, ExternallyCommittedStore) else None
 
@@ -415,4 +415,4 @@ def _version_of(key: str) -> int | None:
     digits = key[len(_VERSIONS) : -len(_SUFFIX)]
     if not (digits.isascii() and digits.isdigit()):
         return None
-    return _LAST - int(digits) if len(digits) == 20 else int(digits)
+    return _MAX_VERSION - int(digits) if len(digits) == 20 else int(digits)

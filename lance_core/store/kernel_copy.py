@@ -1,4 +1,4 @@
-"""Copies ranges between files inside the kernel: `share` clones, `copy` copies by one of the other two methods.
+"""Copies ranges between files inside the kernel: `clone_range` clones, `copy_range` uses one of the other methods.
 
 FICLONERANGE      both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
 copy_file_range   a network file system copies on its server; used for files that are on no block device
@@ -27,13 +27,13 @@ BLOCK_BYTES: Final = 4096
 
 _PIPE_BYTES: Final = 1 << 20  # the most that Linux gives to any user by default
 _CLONE_RANGE: Final = 0x4020940D  # FICLONERANGE
-_CLONED: Final = struct.Struct("=qQQQ")
+_FILE_CLONE_RANGE: Final = struct.Struct("=qQQQ")
 _NOT_OFFERED: Final = frozenset({
     *(errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
 })  # fmt: skip
 
 
-def share(source: int, start: int, target: int, position: int, length: int) -> bool:
+def clone_range(source: int, start: int, target: int, position: int, length: int) -> bool:
     """Let a range of a file use the blocks of another file; returns whether the file system does that.
 
     Args:
@@ -47,7 +47,7 @@ def share(source: int, start: int, target: int, position: int, length: int) -> b
         OSError: The disk failed, or is full.
     """
     try:
-        fcntl.ioctl(target, _CLONE_RANGE, _CLONED.pack(source, start, length, position))
+        fcntl.ioctl(target, _CLONE_RANGE, _FILE_CLONE_RANGE.pack(source, start, length, position))
     except OSError as error:
         if error.errno not in _NOT_OFFERED:
             raise
@@ -56,7 +56,7 @@ def share(source: int, start: int, target: int, position: int, length: int) -> b
     return True
 
 
-def copy(source: int, start: int, end: int, target: int) -> int:
+def copy_range(source: int, start: int, end: int, target: int) -> int:
     """Copy a range of a file to the position of another file.
 
     Args:
@@ -71,10 +71,10 @@ def copy(source: int, start: int, end: int, target: int) -> int:
     Raises:
         OSError: The disk failed, or is full.
     """
-    has_own_device = os.major(os.fstat(target).st_dev) != 0
-    way = _splice if has_own_device and hasattr(os, "splice") else _copy_file_range
+    is_on_block_device = os.major(os.fstat(target).st_dev) != 0
+    copy_chunks = _splice if is_on_block_device and hasattr(os, "splice") else _copy_file_range
     try:
-        for copied in way(source, start, end, target):
+        for copied in copy_chunks(source, start, end, target):
             start += copied
     except OSError as error:
         if error.errno not in _NOT_OFFERED:
@@ -94,19 +94,19 @@ def _copy_file_range(source: int, start: int, end: int, target: int) -> Iterator
 
 def _splice(source: int, start: int, end: int, target: int) -> Iterator[int]:
     """Yield the numbers of bytes that were copied."""
-    outlet, inlet = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         with contextlib.suppress(PermissionError):  # the user has many pipes: this one keeps its size
-            fcntl.fcntl(inlet, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         while start < end:
-            left = os.splice(source, inlet, min(end - start, _PIPE_BYTES), offset_src=start)
-            if not left:
+            in_pipe = os.splice(source, write_end, min(end - start, _PIPE_BYTES), offset_src=start)
+            if not in_pipe:
                 return
-            start += left
-            while left:
-                copied = os.splice(outlet, target, left)
-                left -= copied
+            start += in_pipe
+            while in_pipe:
+                copied = os.splice(read_end, target, in_pipe)
+                in_pipe -= copied
                 yield copied
     finally:
-        os.close(inlet)
-        os.close(outlet)
+        os.close(write_end)
+        os.close(read_end)

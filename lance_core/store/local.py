@@ -132,7 +132,7 @@ class LocalWriter(ObjectWriter):
             if start < first:
                 start = self._copy_in_steps(fd, start, first)
             if start == first:
-                self._shares = kernel_copy.share(fd, first, self._fd, self._size, last - first)
+                self._shares = kernel_copy.clone_range(fd, first, self._fd, self._size, last - first)
                 if self._shares:
                     self._size += last - first
                     start = last
@@ -142,7 +142,7 @@ class LocalWriter(ObjectWriter):
         """Copy a range of a file and flush it meanwhile; returns the first position that the kernel did not copy."""
         while start < end:
             step = min(end, start + _SYNC_BYTES)
-            copied = kernel_copy.copy(fd, start, step, self._fd)
+            copied = kernel_copy.copy_range(fd, start, step, self._fd)
             self._size += copied - start
             self._written()
             start = copied

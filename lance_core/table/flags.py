@@ -23,7 +23,7 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 
 DELETION_FILES = 1
 STABLE_ROW_IDS = 2
-V2_FORMAT = 4
+V2_DATA_FILES = 4
 CONFIG = 8
 BASE_PATHS = 16
 NO_TRANSACTION_FILES = 32
@@ -34,7 +34,7 @@ NO_FIELD_ID_REUSE = 32768
 _READABLE = (
     DELETION_FILES
     | STABLE_ROW_IDS
-    | V2_FORMAT
+    | V2_DATA_FILES
     | CONFIG
     | BASE_PATHS
     | NO_TRANSACTION_FILES
@@ -43,7 +43,7 @@ _READABLE = (
 )
 _WRITABLE = _READABLE | NO_FIELD_ID_REUSE
 
-_NAMES = {
+_FEATURES = {
     64: "data overlay files",
     512: "fragment trees",
     1024: "fragment reuse transitions",
@@ -75,7 +75,7 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
     _reject_flags((reader_flags & ~_READABLE) | (writer_flags & ~_WRITABLE), "be written")
 
 
-def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
+def check_field_id_flag(writer_flags: int, *, has_mark: bool) -> None:
     """Reject a manifest with only one of the two marks of a dataset that never reuses field ids.
 
     Raises:
@@ -88,8 +88,8 @@ def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
         )
 
 
-def _reject_flags(unknown: int, verb: str) -> None:
+def _reject_flags(unknown: int, action: str) -> None:
     if unknown:
         bits = [1 << bit for bit in range(unknown.bit_length()) if unknown >> bit & 1]
-        named = ", ".join(f"{bit} ({_NAMES[bit]})" if bit in _NAMES else str(bit) for bit in bits)
-        raise UnsupportedError(f"the dataset cannot {verb} by this version of lance_core. Flags: {named}")
+        named = ", ".join(f"{bit} ({_FEATURES[bit]})" if bit in _FEATURES else str(bit) for bit in bits)
+        raise UnsupportedError(f"the dataset cannot {action} by this version of lance_core. Flags: {named}")

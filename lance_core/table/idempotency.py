@@ -32,7 +32,7 @@ from typing import Any, Final, Literal
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.row_changes import RowChange
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.table.watermarks import is_watermark, moved
 
 PREFIX: Final = "lance-dagster.idempotency."
@@ -422,7 +422,7 @@ def _move_attempt(attempt: CommittedAttempt, after: Manifest, new_ids: Mapping[i
     if len(fragments) != len(ids) or any(right.id - left.id != 1 for left, right in pairwise(fragments)):
         return moved
     first = fragments[0].id if fragments else 0
-    rows = [row_ids for fragment in fragments if (row_ids := row_ids_of(fragment)) is not None and len(row_ids)]
+    rows = [row_ids for fragment in fragments if (row_ids := decode_row_ids_of(fragment)) is not None and len(row_ids)]
     return replace(
         moved,
         fragments=(first, first + len(fragments)),

@@ -32,15 +32,15 @@ _MAX_ROWS = 1 << 32
 _LAST_END = (1 << 64) - 1
 
 
-def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
+def decode_row_ids(data: bytes, max_rows: int = _MAX_ROWS) -> U64Array:
     """Return the row ids of a serialized RowIdSequence, in row order.
 
     Args:
         data: The sequence.
-        most: Most rows that are accepted: a few bytes can declare billions.
+        max_rows: Most rows that are accepted: a few bytes can declare billions.
 
     Raises:
-        CorruptFileError: The bytes are not such a sequence, or the sequence is longer than `most`.
+        CorruptFileError: The bytes are not such a sequence, or the sequence is longer than `max_rows`.
     """
     try:
         message = rowids_pb2.RowIdSequence.FromString(data)
@@ -49,14 +49,14 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     parts = []
     try:
         for segment in message.segments:
-            parts.append(_decode_segment(segment, most))
-            most -= len(parts[-1])
+            parts.append(_decode_segment(segment, max_rows))
+            max_rows -= len(parts[-1])
     except CorruptFileError as error:
         raise CorruptFileError(f"row ids: {error}") from error
     return _concatenate(parts)
 
 
-def row_record_problems(fragment: Fragment) -> Iterator[str]:
+def find_row_sequence_problems(fragment: Fragment) -> Iterator[str]:
     """Yield the problems of a fragment's recorded row ids and row versions."""
     sequences = (
         ("row ids", fragment.row_ids, decode_row_ids),
@@ -77,7 +77,7 @@ def row_record_problems(fragment: Fragment) -> Iterator[str]:
                 yield f"{name} for {count} of {fragment.physical_rows} rows"
 
 
-def row_ids_of(fragment: Fragment) -> U64Array | None:
+def decode_row_ids_of(fragment: Fragment) -> U64Array | None:
     """The row ids of all rows of a fragment, deleted ones included; None if the fragment has no row ids.
 
     Raises:
@@ -174,7 +174,7 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
     return replace(fragment, last_updated_at_versions=written, created_at_versions=created_at)
 
 
-def with_updated_rows(fragment: Fragment, offsets: Iterable[int], version: int) -> Fragment:
+def with_last_updated(fragment: Fragment, offsets: Iterable[int], version: int) -> Fragment:
     """Record `version` as the one in which some rows of a fragment were updated last.
 
     Args:
@@ -190,7 +190,7 @@ def with_updated_rows(fragment: Fragment, offsets: Iterable[int], version: int) 
     return replace(fragment, last_updated_at_versions=encode_versions(versions))
 
 
-def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default: int) -> U64Array:
+def find_created_versions(row_ids: U64Array, origins: Sequence[Fragment], default: int) -> U64Array:
     """Look up the versions in which rows were created.
 
     Args:
@@ -213,9 +213,9 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
     result = np.full(len(row_ids), default, np.uint64)
     if len(ids):
         order = np.argsort(ids, kind="stable")
-        at = np.minimum(np.searchsorted(ids[order], row_ids), len(ids) - 1)
-        has_origin = ids[order][at] == row_ids
-        result[has_origin] = versions[order][at][has_origin]
+        positions = np.minimum(np.searchsorted(ids[order], row_ids), len(ids) - 1)
+        has_origin = ids[order][positions] == row_ids
+        result[has_origin] = versions[order][positions][has_origin]
     return result
 
 
@@ -223,25 +223,25 @@ def _concatenate(parts: Sequence[U64Array]) -> U64Array:
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-def _decode_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
-    ids = _decode_any_segment(segment, most)
-    if len(ids) > most:
-        raise CorruptFileError(f"{len(ids)} rows where there are at most {most}")
+def _decode_segment(segment: rowids_pb2.U64Segment, max_rows: int) -> U64Array:
+    ids = _decode_any_segment(segment, max_rows)
+    if len(ids) > max_rows:
+        raise CorruptFileError(f"{len(ids)} rows where there are at most {max_rows}")
     return ids
 
 
-def _decode_any_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
+def _decode_any_segment(segment: rowids_pb2.U64Segment, max_rows: int) -> U64Array:
     kind = segment.WhichOneof("segment")
     if kind == "range":
-        return _check_range(segment.range.start, segment.range.end, most)
+        return _expand_range(segment.range.start, segment.range.end, max_rows)
     if kind == "range_with_holes":
         span = segment.range_with_holes
         holes = _decode_array(span.holes)
-        return np.setdiff1d(_check_range(span.start, span.end, most + len(holes)), holes, assume_unique=True)
+        return np.setdiff1d(_expand_range(span.start, span.end, max_rows + len(holes)), holes, assume_unique=True)
     if kind == "range_with_bitmap":
         bitmap = segment.range_with_bitmap
         bits = np.unpackbits(np.frombuffer(bitmap.bitmap, np.uint8), bitorder="little")
-        ids = _check_range(bitmap.start, bitmap.end, len(bits))
+        ids = _expand_range(bitmap.start, bitmap.end, len(bits))
         return ids[bits[: len(ids)].astype(np.bool_)]
     if kind == "sorted_array":
         return _decode_array(segment.sorted_array)
@@ -256,7 +256,7 @@ def _segment_length(segment: rowids_pb2.U64Segment, most: int) -> int:
     return len(_decode_segment(segment, most))
 
 
-def _check_range(start: int, end: int, most: int) -> U64Array:
+def _expand_range(start: int, end: int, most: int) -> U64Array:
     if not start <= end <= start + most:
         raise CorruptFileError(f"a range of {end - start} rows where there are at most {most}")
     return np.arange(start, end, dtype=np.uint64)

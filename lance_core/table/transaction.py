@@ -31,7 +31,7 @@ FIRST_ADDED_KEY = "lance.first_added_fragment"
 PROMOTION_KEY = "lance.promotion"
 """Property of the promotion of a branch: its uuid and its version; at most one version of the parent has the value."""
 
-TAKES_BACK_KEY = "lance.takes_back"
+REVERTS_KEY = "lance.takes_back"
 """Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
 
 
@@ -138,7 +138,7 @@ class Transaction:
             check_field_ids(manifest, manifest.max_allocated_field_id, result, self.operation)
         if context.proof is not None:
             result = context.proof.kept_in(result, manifest)
-        return _set_flags(result)
+        return _check_and_set_flags(result)
 
 
 def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
@@ -160,14 +160,14 @@ def _read_envelope(data: bytes) -> transaction_pb2.Transaction:
         CorruptFileError: The bytes are not a protobuf message.
     """
     try:
-        message = _Envelope.FromString(data)
+        message = _TransactionWithoutOperation.FromString(data)
     except DecodeError as error:
         raise CorruptFileError("not a transaction") from error
     message.DiscardUnknownFields()
     return transaction_pb2.Transaction.FromString(message.SerializeToString())
 
 
-def _envelope_class() -> type[Message]:
+def _build_envelope_class() -> type[Message]:
     """Create a message class that is a Transaction without operations."""
     file = descriptor_pb2.FileDescriptorProto(
         name="lance_core/transaction_envelope.proto", package="lance_core", syntax="proto3"
@@ -179,15 +179,15 @@ def _envelope_class() -> type[Message]:
     for name, descriptors in (("field", plain), ("nested_type", [entry]), ("oneof_decl", []), ("enum_type", [])):
         envelope.ClearField(name)  # type: ignore[arg-type]
         getattr(envelope, name).extend(descriptors)
-    for each in envelope.field:
-        if each.type_name:
-            each.type_name = f".lance_core.{envelope.name}.{entry.name}"
+    for field_descriptor in envelope.field:
+        if field_descriptor.type_name:
+            field_descriptor.type_name = f".lance_core.{envelope.name}.{entry.name}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"lance_core.{envelope.name}"))
 
 
-_Envelope = _envelope_class()
+_TransactionWithoutOperation = _build_envelope_class()
 
 
 def _read_operation(message: transaction_pb2.Transaction) -> Operation:
@@ -202,33 +202,33 @@ def _read_operation(message: transaction_pb2.Transaction) -> Operation:
         return UnknownOperation(described=f"{operation_class.name} ({error})")
 
 
-def _set_flags(manifest: Manifest) -> Manifest:
+def _check_and_set_flags(manifest: Manifest) -> Manifest:
     """Compute the feature flags, and reject fragments that contradict them or have wrong columns."""
     has_column = fields_with_columns(manifest.schema)
     for file in data_files(manifest.fragments.fresh):
         file.check_columns(has_column)
-    both = (manifest.reader_flags | manifest.writer_flags) & (flags.COVERING_INDICES | flags.MIXED_DATA_FILES)
+    shared_flags = (manifest.reader_flags | manifest.writer_flags) & (flags.COVERING_INDICES | flags.MIXED_DATA_FILES)
     if manifest.fragments.has_deletions:
-        both |= flags.DELETION_FILES
+        shared_flags |= flags.DELETION_FILES
     if manifest.uses_stable_row_ids:
-        both |= flags.STABLE_ROW_IDS
+        shared_flags |= flags.STABLE_ROW_IDS
         if any(fragment.row_ids is None for fragment in manifest.fragments.fresh):
             raise InvalidInputError("All fragments must have row ids in a dataset with stable row ids")
     if manifest.base_paths:
-        both |= flags.BASE_PATHS
+        shared_flags |= flags.BASE_PATHS
     if any(index.covering_fields for index in manifest.indices):
-        both |= flags.COVERING_INDICES
-    if _has_other_data_files(manifest):
-        both |= flags.MIXED_DATA_FILES
-    writer = both
+        shared_flags |= flags.COVERING_INDICES
+    if _mixes_file_versions(manifest):
+        shared_flags |= flags.MIXED_DATA_FILES
+    writer = shared_flags
     if manifest.config:
         writer |= flags.CONFIG
     if manifest.max_allocated_field_id is not None:
         writer |= flags.NO_FIELD_ID_REUSE
-    return replace(manifest, reader_flags=both, writer_flags=writer)
+    return replace(manifest, reader_flags=shared_flags, writer_flags=writer)
 
 
-def _has_other_data_files(manifest: Manifest) -> bool:
+def _mixes_file_versions(manifest: Manifest) -> bool:
     """Whether new data files have another version than the dataset.
 
     Raises:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import LanceError
 from lance_core.maintenance.routine.health import compute_deleted_fraction
-from lance_core.row_addresses import fragment_ids
+from lance_core.row_addresses import fragment_ids_of
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
 from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of_event
@@ -218,7 +218,7 @@ def count_partition_rows(
         inside = at >= 0
         rows += np.bincount(at[inside], minlength=len(rows))
         if added is not None:
-            fragments = fragment_ids(batch.column("_rowaddr").to_numpy())
+            fragments = fragment_ids_of(batch.column("_rowaddr").to_numpy())
             written += np.bincount(at[inside & np.isin(fragments, added)], minlength=len(rows))
     return {
         name: PartitionRows(rows=int(rows[at]), written=None if added is None else int(written[at]))

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import MAX_EXACT_KEYS, LanceDataset, Slices, WriteResult, key_filter
 from lance_core.errors import InvalidInputError, LanceError, StoreError
-from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
+from lance_core.row_addresses import make_row_addresses, offsets_of, row_offsets
 from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
@@ -186,7 +186,7 @@ class RowLevelChange:
                 is_deleted = np.isin(offsets, offsets_of(rows))
                 outside = offsets[is_deleted & (within.assign(batch) < 0)]
                 if len(outside):
-                    address = pc.field("_rowaddr") == pa.scalar(row_addresses(number, outside[:1])[0], pa.uint64())
+                    address = pc.field("_rowaddr") == pa.scalar(make_row_addresses(number, outside[:1])[0], pa.uint64())
                     table = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
                     row = table.to_pylist()[0]
                     key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)

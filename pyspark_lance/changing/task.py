@@ -24,7 +24,7 @@ from pyroaring import BitMap
 
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
-from lance_core.row_addresses import rows_by_fragment
+from lance_core.row_addresses import bitmaps_by_fragment
 from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
 from pyspark_lance.types.column_names import select_renamed, source_indices
@@ -132,7 +132,7 @@ class _RowLevelOutput:
             InvalidInputError: A row is deleted twice.
         """
         addresses = part.column(ADDRESS).to_numpy()
-        deletes = rows_by_fragment(addresses)
+        deletes = bitmaps_by_fragment(addresses)
         earlier = {number: self._deleted.setdefault(number, BitMap()) for number in deletes}
         if sum(map(len, deletes.values())) < len(addresses) or any(earlier[i].intersect(deletes[i]) for i in deletes):
             raise InvalidInputError(f"{AMBIGUOUS}{row_changed_twice(part, addresses, self._task.on)}")

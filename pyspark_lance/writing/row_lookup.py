@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import LanceDataset
-from lance_core.row_addresses import rows_by_fragment
+from lance_core.row_addresses import bitmaps_by_fragment
 from pyspark_lance.keys.equality import join_by_key
 
 
@@ -26,6 +26,6 @@ def find_rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitM
 def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:
     rows_of_fragments: dict[int, BitMap] = {}
     for batch in batches:
-        for number, rows in rows_by_fragment(batch.column("_rowaddr").to_numpy()).items():
+        for number, rows in bitmaps_by_fragment(batch.column("_rowaddr").to_numpy()).items():
             rows_of_fragments[number] = rows_of_fragments[number] | rows if number in rows_of_fragments else rows
     return rows_of_fragments

@@ -33,7 +33,7 @@ from lance_core.encoding.datablock import (
 from lance_core.errors import CorruptFileError, InvalidInputError
 
 
-def repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
+def _repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
     """A block that holds one value `num_values` times.
 
     Args:
@@ -51,24 +51,24 @@ def repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
     return FixedWidthBlock(data=data, bits_per_value=len(value) * 8, num_values=num_values)
 
 
-def _expand(encoding: CompressiveEncoding, num_values: int) -> DataBlock:
+def _decode_constant(encoding: CompressiveEncoding, num_values: int) -> DataBlock:
     if not encoding.constant.HasField("value"):
         return NullBlock(num_values=num_values)
-    return repeat_value(encoding.constant.value, num_values)
+    return _repeat_value(encoding.constant.value, num_values)
 
 
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
     if buffers:
         raise CorruptFileError(f"constant chunks have no buffer, not {len(buffers)}")
-    return _expand(encoding, sum_counts(counts))
+    return _decode_constant(encoding, sum_counts(counts))
 
 
 def _decode_blocks(encoding: CompressiveEncoding, _buffers: ChunkBuffers, counts: Counts) -> DataBlock:
-    return _expand(encoding, sum_counts(counts))
+    return _decode_constant(encoding, sum_counts(counts))
 
 
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
-    return _expand(encoding, block.num_values)
+    return _decode_constant(encoding, block.num_values)
 
 
 def _describe_constant(block: DataBlock) -> CompressiveEncoding:
@@ -91,9 +91,9 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
 
 
 def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    nothing = np.zeros(counts.size, np.int64)
+    zeros = np.zeros(counts.size, np.int64)
     data: Bytes = np.empty(0, np.uint8)
-    return _describe_constant(block), ChunkBuffers(data=data, starts=nothing, sizes=nothing)
+    return _describe_constant(block), ChunkBuffers(data=data, starts=zeros, sizes=zeros)
 
 
 COMPRESSION = Compression(

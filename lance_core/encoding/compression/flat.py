@@ -116,7 +116,7 @@ def _gather(
     return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
 
 
-def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
     bits = flat_bits(encoding)
     if num_buffers != 1:
         return None
@@ -189,7 +189,7 @@ COMPRESSION = Compression(
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
     gather=_gather,
-    chunk_gatherer=_chunk_gatherer,
+    chunk_gatherer=_make_chunk_gatherer,
     gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,

@@ -222,8 +222,8 @@ def _gather(
     return _decode_per_value(encoding, codes) if isinstance(codes, VariableBlock) else None
 
 
-def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
-    inner = registry.chunk_gatherer(encoding.fsst.values, num_buffers)
+def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    inner = registry.make_chunk_gatherer(encoding.fsst.values, num_buffers)
     if inner is None or inner[1]:
         return None
 
@@ -294,7 +294,7 @@ COMPRESSION = registry.Compression(
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,
     gather=_gather,
-    chunk_gatherer=_chunk_gatherer,
+    chunk_gatherer=_make_chunk_gatherer,
     gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_per_value=_encode_per_value,

@@ -34,9 +34,9 @@ from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Off
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_LARGEST = 2**31
+_MAX_PIECE_BYTES = 2**31
 # Number of bytes at the end of an LZ4 block that are always literals.
-_LITERALS = 5
+_FINAL_LITERALS = 5
 # A page is rejected if it grows by more than this factor when it is decompressed, and to more than this many bytes.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
@@ -84,7 +84,7 @@ class Decompressor:
             raise UnsupportedError(f"general compression with the unknown scheme {compression.scheme}")
         self._scheme = schemes[0]
         self._codec = pa.Codec(self._scheme.codec)
-        self._room = max(_PAGE_BYTES, num_compressed_bytes * _PAGE_RATIO)
+        self._remaining_bytes = max(_PAGE_BYTES, num_compressed_bytes * _PAGE_RATIO)
 
     def __call__(self, data: Bytes) -> Bytes:
         """The decompressed bytes of a piece.
@@ -95,7 +95,7 @@ class Decompressor:
         size = self._read_stated_size(data)
         if size is None:
             return self._decompress_bare_frame(data)
-        return decompress_frame(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
+        return _decompress_frame(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
 
     def to_bytes(self, data: Bytes) -> bytes:
         """The decompressed bytes of a piece as Python's bytes, whose slices cost a fraction of those of a view."""
@@ -107,7 +107,7 @@ class Decompressor:
             plain: bytes = self._codec.decompress(packed, size, asbytes=True)
         except OSError as error:
             raise CorruptFileError(str(error)) from error
-        _check_end(self._codec, packed, plain[-_LITERALS:], size)
+        _check_end(self._codec, packed, plain[-_FINAL_LITERALS:], size)
         return plain
 
     def _read_stated_size(self, data: Bytes) -> int | None:
@@ -120,14 +120,14 @@ class Decompressor:
         if data.size < prefix:
             raise CorruptFileError(f"compressed data of {data.size} bytes does not state its size")
         size = int.from_bytes(data[:prefix], "little")
-        limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
+        limit = min(data.size * self._scheme.max_ratio + 2**17, _MAX_PIECE_BYTES, self._remaining_bytes)
         if size > limit:
             raise CorruptFileError(f"{data.size} bytes cannot hold {size} bytes, compressed with {self._scheme.name}")
-        self._room -= size
+        self._remaining_bytes -= size
         return size
 
     def _decompress_bare_frame(self, data: Bytes) -> Bytes:
-        limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
+        limit = min(data.size * self._scheme.max_ratio + 2**17, _MAX_PIECE_BYTES, self._remaining_bytes)
         try:
             with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
                 plain = stream.read_buffer(limit + 1)
@@ -135,11 +135,11 @@ class Decompressor:
             raise CorruptFileError(str(error)) from error
         if plain.size > limit:
             raise CorruptFileError(f"a zstd frame of {data.size} bytes holds more than {limit} bytes")
-        self._room -= plain.size
+        self._remaining_bytes -= plain.size
         return np.frombuffer(plain, np.uint8)
 
 
-def decompress_frame(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
+def _decompress_frame(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
     """Decompress a frame or block of `size` bytes.
 
     Raises:
@@ -149,7 +149,7 @@ def decompress_frame(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
         plain = np.frombuffer(codec.decompress(data, size), np.uint8)
     except OSError as error:
         raise CorruptFileError(str(error)) from error
-    _check_end(codec, data, plain[-_LITERALS:].tobytes(), size)
+    _check_end(codec, data, plain[-_FINAL_LITERALS:].tobytes(), size)
     return plain
 
 
@@ -202,16 +202,16 @@ def read_compressor(encoding: CompressiveEncoding) -> Compressor | None:
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
     if not buffers:
         raise CorruptFileError("compressed chunks without a buffer")
-    opened = _decompress_chunks(encoding, buffers[0])
-    return registry.decode_miniblock(encoding.general.values, (opened, *buffers[1:]), counts)
+    decompressed = _decompress_chunks(encoding, buffers[0])
+    return registry.decode_miniblock(encoding.general.values, (decompressed, *buffers[1:]), counts)
 
 
 def _decompress_chunks(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
-    return _join([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
+    return _join_pieces([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
 
 
-def _join(pieces: Sequence[Bytes]) -> ChunkBuffers:
+def _join_pieces(pieces: Sequence[Bytes]) -> ChunkBuffers:
     sizes = np.array([piece.size for piece in pieces], np.int64)
     if len(pieces) > 1:
         # Arrow's allocator reuses its pages: new pages of a numpy array cost more than the copy.
@@ -235,13 +235,13 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
         raise CorruptFileError("values of one width cannot be compressed one by one")
     decompress = Decompressor(encoding.general.compression, block.data.size)
     offsets = block.offsets.tolist()
-    opened = _join([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
-    values = VariableBlock(offsets=compute_offsets(opened.sizes), data=opened.data, num_values=block.num_values)
+    joined = _join_pieces([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
+    values = VariableBlock(offsets=compute_offsets(joined.sizes), data=joined.data, num_values=block.num_values)
     return registry.decode_per_value(encoding.general.values, values)
 
 
 def _gather(
-    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, positions: Counts, counts: Counts
 ) -> DataBlock | None:
     """Decode some values, decompressing each chunk of theirs once; None if the inner compression reads no single value.
 
@@ -249,37 +249,37 @@ def _gather(
         encoding: The description of the page.
         buffers: The chunks.
         chunks: The number of the chunk of each value, ascending.
-        places: The position of each value in its chunk.
+        positions: The position of each value in its chunk.
         counts: The number of values of every chunk.
     """
-    inner_gatherer = registry.chunk_gatherer(encoding.general.values, 1)
+    inner_gatherer = registry.make_chunk_gatherer(encoding.general.values, 1)
     if inner_gatherer is None or inner_gatherer[1] == 1:
         return None
-    gather, bits = inner_gatherer
+    gather, bits_per_value = inner_gatherer
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
     numbers, first = np.unique(chunks, return_index=True)
-    bounds = pairwise([*first.tolist(), int(places.size)])
+    bounds = pairwise([*first.tolist(), int(positions.size)])
     values: list[bytes | memoryview] = []
     for chunk, (start, end) in zip(numbers.tolist(), bounds, strict=True):
         # Slices of Python's bytes are copies: the memory of the chunk is released.
         plain = decompress.to_bytes(buffers.piece(chunk))
-        values += gather([plain], int(counts[chunk]), places[start:end].tolist())
+        values += gather([plain], int(counts[chunk]), positions[start:end].tolist())
     data = np.frombuffer(b"".join(values), np.uint8)
-    if bits:
-        return FixedWidthBlock(data=data, bits_per_value=bits, num_values=int(places.size))
+    if bits_per_value:
+        return FixedWidthBlock(data=data, bits_per_value=bits_per_value, num_values=int(positions.size))
     offsets = compute_offsets(np.fromiter(map(len, values), np.int64, len(values)))
-    return VariableBlock(offsets=offsets, data=data, num_values=int(places.size))
+    return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
 
 
-def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
-    inner = registry.chunk_gatherer(encoding.general.values, num_buffers)
+def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    inner = registry.make_chunk_gatherer(encoding.general.values, num_buffers)
     if inner is None:
         return None
 
-    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+    def gather(buffers: Sequence[bytes | memoryview], count: int, positions: Sequence[int]) -> list[bytes | memoryview]:
         data = np.frombuffer(buffers[0], np.uint8)
         plain = Decompressor(encoding.general.compression, data.size).to_bytes(data)
-        return inner[0]([plain, *buffers[1:]], count, places)
+        return inner[0]([plain, *buffers[1:]], count, positions)
 
     return gather, inner[1]
 
@@ -366,7 +366,7 @@ COMPRESSION = registry.Compression(
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
     gather=_gather,
-    chunk_gatherer=_chunk_gatherer,
+    chunk_gatherer=_make_chunk_gatherer,
     encode_miniblock=_encode_miniblock,
     encode_block=_encode_block,
     encode_blocks=_encode_blocks,

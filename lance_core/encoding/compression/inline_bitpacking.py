@@ -122,7 +122,7 @@ def _gather(
     return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=dtype.itemsize * 8, num_values=places.size)
 
 
-def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
     bits = encoding.inline_bitpacking.uncompressed_bits_per_value
     is_plain = bits in (8, 16, 32, 64) and not encoding.inline_bitpacking.HasField("values")
     if num_buffers != 1 or not is_plain:
@@ -237,7 +237,7 @@ COMPRESSION = Compression(
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
     gather=_gather,
-    chunk_gatherer=_chunk_gatherer,
+    chunk_gatherer=_make_chunk_gatherer,
     gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,

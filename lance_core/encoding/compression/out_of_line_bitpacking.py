@@ -33,11 +33,11 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-PACKED_LEVELS: Final = 512
+MIN_PACKED_LEVELS: Final = 512
 """Pages whose chunks have at least this many levels on average store them bit-packed."""
 
 
-def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:
+def _read_packed_width(encoding: CompressiveEncoding, bits: int) -> int:
     values = encoding.out_of_line_bitpacking.values
     if values.WhichOneof("compression") != "flat" or values.flat.HasField("data"):
         raise CorruptFileError("out-of-line bit packing without a packed width")
@@ -61,7 +61,7 @@ def _count_packed_and_raw(
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
     dtype = word_type(bits)
-    width = _packed_width(encoding, bits)
+    width = _read_packed_width(encoding, bits)
     if width == 0:
         require_room(sum_counts(counts) * dtype.itemsize)
         return FixedWidthBlock(
@@ -86,22 +86,22 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
 
 
 def _gather(
-    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, positions: Counts, counts: Counts
 ) -> FixedWidthBlock | None:
     bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
     dtype = word_type(bits)
-    width = _packed_width(encoding, bits)
+    width = _read_packed_width(encoding, bits)
     words = view_as_words(buffers, dtype)
     if width == 0 or words is None:
         return None
     size = packed_bytes(width)
     packed, raw = _count_packed_and_raw(buffers, counts, size, dtype.itemsize)
-    blocks, inside = np.divmod(places, BLOCK_VALUES)
+    blocks, offsets_in_block = np.divmod(positions, BLOCK_VALUES)
     starts = (buffers.starts[chunks] + blocks * size) // dtype.itemsize
-    values = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
+    values = unpack_some(words, starts, np.full(positions.size, width, np.int64), offsets_in_block)
     is_raw = raw[chunks] & (blocks == packed[chunks])
-    values[is_raw] = words[starts[is_raw] + inside[is_raw]]
-    return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
+    values[is_raw] = words[starts[is_raw] + offsets_in_block[is_raw]]
+    return FixedWidthBlock(data=values.view(np.uint8), bits_per_value=bits, num_values=int(positions.size))
 
 
 def _add_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
@@ -183,7 +183,7 @@ def _pack_with_raw_tails(words: Words, counts: Counts, raw: Any, width: int) -> 
     return ChunkBuffers(data=np.concatenate(pieces), starts=np.cumsum(lengths) - lengths, sizes=lengths)
 
 
-def pack_flags(flags: npt.NDArray[np.bool_]) -> bytes:
+def pack_one_bit_levels(flags: npt.NDArray[np.bool_]) -> bytes:
     """Pack one block of at most 1024 words of 16 bits that are 0 or 1, in one bit each."""
     whole = flags
     if flags.size < BLOCK_VALUES:

@@ -173,7 +173,7 @@ def gather_values(
     return compression.gather(encoding, buffers, chunks, positions - (ends - counts)[chunks], counts)
 
 
-def chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+def make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
     """A function that reads some values of one chunk, and their bits, 0 for varying length; None if there is none.
 
     Args:

@@ -48,7 +48,7 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 
 _INT32_MAX = 2**31 - 1
 _PAD = 0x48
-_FILLS: Final = tuple(bytes([_PAD]) * length for length in range(8))
+_PADDINGS: Final = tuple(bytes([_PAD]) * length for length in range(8))
 
 
 def variable_encoding(bits_per_offset: int) -> CompressiveEncoding:
@@ -56,7 +56,7 @@ def variable_encoding(bits_per_offset: int) -> CompressiveEncoding:
     return CompressiveEncoding(variable=Variable(offsets=flat_encoding(bits_per_offset)))
 
 
-def offset_bits(encoding: CompressiveEncoding) -> int:
+def read_offset_bits(encoding: CompressiveEncoding) -> int:
     """The width of the offsets: 32 or 64 bits.
 
     Raises:
@@ -75,7 +75,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
     if len(buffers) != 1:
         raise CorruptFileError(f"variable chunks have one buffer, not {len(buffers)}")
     (chunks,) = buffers
-    width = offset_bits(encoding) // 8
+    width = read_offset_bits(encoding) // 8
     num_values = sum_counts(counts)
     if (num_values + counts.size) * width > chunks.data.size:
         raise CorruptFileError(f"{num_values} values in {chunks.data.size} bytes")
@@ -96,28 +96,28 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
 
 
 def _gather(
-    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, positions: Counts, counts: Counts
 ) -> VariableBlock | None:
-    width = offset_bits(encoding) // 8
+    width = read_offset_bits(encoding) // 8
     words = view_as_words(buffers, np.dtype(f"<i{width}"))
     if words is None:
         return None
     starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
     if ((counts[chunks] + 1) * width > sizes).any():
         raise CorruptFileError("a chunk is too short for the values it should hold")
-    at = starts // width + places
-    first, last = words[at].astype(np.int64), words[at + 1].astype(np.int64)
+    first_word = starts // width + positions
+    first, last = words[first_word].astype(np.int64), words[first_word + 1].astype(np.int64)
     if (first < 0).any() or (last < first).any() or (last > sizes).any():
         raise CorruptFileError("the offsets of a chunk point outside of it")
     lengths = last - first
     if int(lengths.sum()) > buffers.data.size:
         raise CorruptFileError("the values of a chunk overlap")
     data = buffers.data[expand_runs(starts + first, lengths)]
-    return VariableBlock(offsets=compute_offsets(lengths), data=data, num_values=int(places.size))
+    return VariableBlock(offsets=compute_offsets(lengths), data=data, num_values=int(positions.size))
 
 
-def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
-    width = offset_bits(encoding) // 8
+def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    width = read_offset_bits(encoding) // 8
     if num_buffers != 1:
         return None
     bounds = struct.Struct("<2Q" if width == 8 else "<2I")
@@ -163,7 +163,7 @@ def _join_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Co
 
 
 def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> VariableBlock:
-    bits = offset_bits(encoding)
+    bits = read_offset_bits(encoding)
     width = bits // 8
     if data.size < 2 * width:
         raise CorruptFileError(f"a block of {data.size} bytes has no header")
@@ -187,7 +187,7 @@ def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -
 
 
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> VariableBlock:
-    offset_bits(encoding)
+    read_offset_bits(encoding)
     if not isinstance(block, VariableBlock):
         raise CorruptFileError("the page holds values of one width, not of varying length")
     return block
@@ -200,16 +200,16 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
     ends = np.cumsum(counts)
     low = values.offsets[ends - counts].astype(np.int64)
     high = values.offsets[ends].astype(np.int64)
-    heads = (counts + 1) * width
-    sizes = -(-(heads + high - low) // width) * width
+    offset_bytes = (counts + 1) * width
+    sizes = -(-(offset_bytes + high - low) // width) * width
     # Chunks start at multiples of 8, as in the page.
     stops = np.cumsum((sizes + 7) // 8 * 8)
     starts = stops - (sizes + 7) // 8 * 8
     out = np.full(int(stops[-1]) if counts.size else 0, _PAD, np.uint8)
-    _fill_offsets(out, values.offsets, counts, starts, heads - low)
+    _fill_offsets(out, values.offsets, counts, starts, offset_bytes - low)
     source = memoryview(values.data)  # type: ignore[arg-type]
     target = memoryview(out)  # type: ignore[arg-type]
-    places = zip((starts + heads).tolist(), low.tolist(), high.tolist(), strict=True)
+    places = zip((starts + offset_bytes).tolist(), low.tolist(), high.tolist(), strict=True)
     for at, begin, end in places:
         target[at : at + end - begin] = source[begin:end]
     buffers = ChunkBuffers(data=out, starts=starts, sizes=sizes)
@@ -221,8 +221,8 @@ def _fill_offsets(out: Bytes, offsets: Offsets, counts: Counts, starts: Counts, 
     words: npt.NDArray[Any] = out[: out.size // offsets.itemsize * offsets.itemsize].view(offsets.dtype)
     at = 0
     places = zip((starts // offsets.itemsize).tolist(), counts.tolist(), shift.tolist(), strict=True)
-    for start, count, moved in places:
-        np.add(offsets[at : at + count + 1], moved, out=words[start : start + count + 1], casting="unsafe")
+    for start, count, delta in places:
+        np.add(offsets[at : at + count + 1], delta, out=words[start : start + count + 1], casting="unsafe")
         at += count
 
 
@@ -277,10 +277,10 @@ def build_chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
         values: The bytes of the values.
     """
     head, first, width = offsets.nbytes, int(offsets[0]), offsets.itemsize
-    return b"".join(((offsets + (head - first)).tobytes(), values, _FILLS[-len(values) % width]))
+    return b"".join(((offsets + (head - first)).tobytes(), values, _PADDINGS[-len(values) % width]))
 
 
-def block_of_values(offsets: Offsets, values: bytes) -> bytes:
+def build_block_of_values(offsets: Offsets, values: bytes) -> bytes:
     """The buffer of a block of values, with the arguments of `build_chunk_of_values`."""
     width = offsets.itemsize
     head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
@@ -296,7 +296,7 @@ COMPRESSION = Compression(
     name="variable",
     decode_miniblock=_decode_miniblock,
     gather=_gather,
-    chunk_gatherer=_chunk_gatherer,
+    chunk_gatherer=_make_chunk_gatherer,
     gives_plain_values=True,
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,

@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, MiniBlockLayout, PageLayout
 from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, MiniBlockPage, find_equal_step
-from lance_core.encoding.compression.out_of_line_bitpacking import PACKED_LEVELS
+from lance_core.encoding.compression.out_of_line_bitpacking import MIN_PACKED_LEVELS
 from lance_core.encoding.compression.registry import encode_blocks
 from lance_core.encoding.compression.rle import levels_are_runs
 from lance_core.encoding.datablock import FixedWidthBlock
@@ -352,7 +352,7 @@ def _find_level_bounds(levels: Levels, counts: Counts) -> Counts:
 
 def _choose_compression_of_levels(array: LevelArray, counts: Counts, limit: int, *, runs: bool) -> str:
     """The compression of levels; `runs` says whether the version of the file has runs of levels."""
-    if array.size >= PACKED_LEVELS * counts.size and limit.bit_length() <= 4:
+    if array.size >= MIN_PACKED_LEVELS * counts.size and limit.bit_length() <= 4:
         return "out_of_line_bitpacking"
     return "rle" if runs and counts.size == 1 and levels_are_runs(array) else "flat"
 

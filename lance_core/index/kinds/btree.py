@@ -29,7 +29,7 @@ from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, Star
 from lance_core.index.query.evaluate import evaluate_test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import combine_to_array
-from lance_core.row_addresses import fragment_ids
+from lance_core.row_addresses import fragment_ids_of
 
 IDS: Final = "ids"
 OLD_IDS: Final = "row_ids"
@@ -87,7 +87,7 @@ class BTree:
         if self.by_id:
             return None
         _, ids = self.read_all()
-        return BitMap(np.unique(fragment_ids(ids)).tolist())
+        return BitMap(np.unique(fragment_ids_of(ids)).tolist())
 
     def read_all(self) -> tuple[pa.Array, U64s]:
         """All values and ids, in order."""
@@ -145,7 +145,7 @@ class BTree:
             row_ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
             in_fragments = np.isin(ids, np.concatenate(row_ids)) if row_ids else np.zeros(len(ids), np.bool_)
         else:
-            places = view.places(fragment_ids(ids))
+            places = view.places(fragment_ids_of(ids))
             in_fragments = (places >= 0) & chosen[places]
         return BTree.of(values.filter(pa.array(in_fragments)), ids[in_fragments], self.page_rows, by_id=self.by_id)
 

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
-from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of, row_addresses
+from lance_core.row_addresses import bitmap_of, group_by_fragment, make_row_addresses, offsets_of
 
 RowSet: TypeAlias = Mapping[int, BitMap]
 """Lower halves by upper half."""
@@ -65,12 +65,12 @@ def encode(rows: RowSet) -> bytes:
 
 def build_row_set(numbers: U64s) -> dict[int, BitMap]:
     """The set of some addresses or row ids."""
-    return {upper: bitmap_of(lowers) for upper, lowers in by_fragment(numbers)}
+    return {upper: bitmap_of(lowers) for upper, lowers in group_by_fragment(numbers)}
 
 
 def list_numbers(rows: RowSet) -> U64s:
     """The addresses or row ids in a set, ascending."""
-    parts = [row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
+    parts = [make_row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 

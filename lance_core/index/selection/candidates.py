@@ -40,7 +40,7 @@ from lance_core.index.selection.segments import IndexReader, Segment, find_usabl
 from lance_core.schema import Field, Schema, arrow_type_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
 """The kinds in the order in which they are used, the cheapest first."""
@@ -137,7 +137,7 @@ def view_of(manifest: Manifest) -> View:
     """The fragments of a version."""
     ids, physical_rows = manifest.fragments.sizes()
     fragments = manifest.fragments
-    row_ids = (lambda i: row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None
+    row_ids = (lambda i: decode_row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None
     return View(
         ids,
         physical_rows,

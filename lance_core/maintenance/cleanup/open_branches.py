@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from lance_core.commit.history import list_removed_versions, load_transactions, removed_key
 from lance_core.commit.proofs import changes_rows
 from lance_core.maintenance.cleanup.references import References
-from lance_core.maintenance.cleanup.referred import Referred
+from lance_core.maintenance.cleanup.referred import VersionReferences
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.operations import Rewrite, UnknownOperation
@@ -48,7 +48,7 @@ class BranchNeeds:
         cls,
         store: ObjectStore,
         branch: str | None,
-        referred: Referred,
+        referred: VersionReferences,
         manifests: Mapping[int, FileReferences],
         selected: Collection[int],
         expected: Mapping[int, Transaction],

@@ -40,7 +40,7 @@ from lance_core.maintenance.cleanup.change_readers import keep_for_change_reader
 from lance_core.maintenance.cleanup.listed_versions import load_all, make_restless_error
 from lance_core.maintenance.cleanup.open_branches import BranchNeeds
 from lance_core.maintenance.cleanup.references import References
-from lance_core.maintenance.cleanup.referred import Referred
+from lance_core.maintenance.cleanup.referred import VersionReferences
 from lance_core.store import ExternallyCommittedStore, ObjectMeta, ObjectStore
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
@@ -184,7 +184,7 @@ class CleanupPlan:
     versions: frozenset[int] = frozenset()
     torn: tuple[str, ...] = ()
     transactions: Mapping[int, Transaction] = field(default_factory=dict)
-    referred: Referred
+    referred: VersionReferences
     newest: int
 
 
@@ -212,7 +212,7 @@ def plan_cleanup(
     """
     removable: dict[str, ObjectMeta] = {}
     main = dataset_store(store, current.branch)
-    referred = Referred.read(main, store)
+    referred = VersionReferences.read(main, store)
 
     def listing() -> dict[str, ObjectMeta]:
         nonlocal removable
@@ -335,7 +335,7 @@ def _list_manifests_to_remove(
         yield Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
 
 
-def _plan_to_keep_everything(current: Manifest, referred: Referred, newest: int) -> CleanupPlan:
+def _plan_to_keep_everything(current: Manifest, referred: VersionReferences, newest: int) -> CleanupPlan:
     """The plan that removes nothing: a tag or branch file that cannot be read may need any version or file."""
     report_torn(referred.torn)
     warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in referred.torn)
@@ -487,7 +487,7 @@ def _read_clock(store: ObjectStore) -> datetime:
         store.delete(key)
 
 
-def _keep_restored(referred: Referred, selected: set[int]) -> list[str]:
+def _keep_restored(referred: VersionReferences, selected: set[int]) -> list[str]:
     """Keep the versions that are being restored; returns the warnings about them."""
     restored = sorted(selected & referred.in_use)
     selected -= referred.in_use
@@ -522,7 +522,7 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, selected: set[in
 
 def _find_branch_needs(
     main: ObjectStore,
-    referred: Referred,
+    referred: VersionReferences,
     branch: str | None,
     manifests: Mapping[int, FileReferences],
     selected: set[int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lance_core.commit.claims import claimed
+from lance_core.commit.claims import list_claims
 from lance_core.commit.versions import latest_version
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.paths import BRANCHES_PREFIX, TAGS_PREFIX
@@ -14,7 +14,7 @@ from lance_core.verbs.context.references import read_branches, read_tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Referred:
+class VersionReferences:
     """What refers to versions, as a cleanup has read it.
 
     Attributes:
@@ -32,22 +32,22 @@ class Referred:
     in_use: frozenset[int]
 
     @classmethod
-    def read(cls, main: ObjectStore, store: ObjectStore) -> Referred:
+    def read(cls, root_store: ObjectStore, branch_store: ObjectStore) -> VersionReferences:
         """Read what refers to versions. Versions are listed after that: a restore commits before it drops its claim.
 
         Args:
-            main: The store of the dataset.
-            store: The store of the branch.
+            root_store: The store of the dataset.
+            branch_store: The store of the branch.
         """
-        files = _files(main, store)
-        tags, torn_tags = read_tags(main)
-        branches, torn_branches = read_branches(main)
+        files = _list_reference_files(root_store, branch_store)
+        tags, torn_tags = read_tags(root_store)
+        branches, torn_branches = read_branches(root_store)
         return cls(
             files=files,
             tags=tags,
             branches=branches,
             torn=(*torn_tags, *torn_branches.values()),
-            in_use=frozenset(claimed(store, "use")),
+            in_use=frozenset(list_claims(branch_store, "use")),
         )
 
     def is_current(self, main: ObjectStore, store: ObjectStore, newest: int) -> bool:
@@ -58,9 +58,9 @@ class Referred:
             store: The store of the branch.
             newest: The newest version of the branch that was listed.
         """
-        return _files(main, store) == self.files and latest_version(store) == newest
+        return _list_reference_files(main, store) == self.files and latest_version(store) == newest
 
 
-def _files(main: ObjectStore, store: ObjectStore) -> frozenset[ObjectMeta]:
-    claims = claimed(store, "use").values()
+def _list_reference_files(main: ObjectStore, store: ObjectStore) -> frozenset[ObjectMeta]:
+    claims = list_claims(store, "use").values()
     return frozenset((*main.list(TAGS_PREFIX), *main.list(BRANCHES_PREFIX), *claims))

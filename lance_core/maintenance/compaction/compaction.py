@@ -29,7 +29,7 @@ from typing import IO, Any, Final
 
 from lance_core.arguments import checked_methods
 from lance_core.commit.loop import commit
-from lance_core.commit.versions import load_following
+from lance_core.commit.versions import reload_latest
 from lance_core.errors import (
     InvalidInputError,
     LanceError,
@@ -484,7 +484,7 @@ def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None
     """
     if not results:
         return
-    latest = load_following(dataset.source.store, dataset.source.manifest)
+    latest = reload_latest(dataset.source.store, dataset.source.manifest)
     if any(_are_unchanged(latest, result) for result in results):
         return
     dataset.move_to(latest)
@@ -502,7 +502,7 @@ def _are_unchanged(manifest: Manifest, result: RewriteResult) -> bool:
 
 def _follow(dataset: Handle) -> None:
     """Move the handle to the latest version of the dataset that it was opened on."""
-    dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
+    dataset.move_to(reload_latest(dataset.source.store, dataset.source.manifest))
 
 
 def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.concatenate import drop_unused_items, find_dictionaries
+from lance_core.encoding.concatenate import find_dictionaries, prune_dictionaries
 from lance_core.schema import Field, Schema
 
 
@@ -45,5 +45,5 @@ def _collect_distinct(parts: list[pa.Array]) -> pa.Array:
 
 def drop_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose dictionaries hold the values of its rows alone."""
-    columns = [drop_unused_items(column) for column in batch.columns]
+    columns = [prune_dictionaries(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -19,7 +19,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from lance_core.commit.conflict import Verdict, judge
-from lance_core.commit.versions import load_following, load_manifest, load_transaction
+from lance_core.commit.versions import load_manifest, load_transaction, reload_latest
 from lance_core.errors import NotFoundError, RetryableConflictError
 from lance_core.retry import retrying
 from lance_core.store import make_durable
@@ -51,7 +51,7 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
     """
 
     def following(before: Manifest, since: int) -> Manifest:
-        latest = load_following(source.store, before)
+        latest = reload_latest(source.store, before)
         _check_others(source, planned, since, latest.version)
         return latest
 

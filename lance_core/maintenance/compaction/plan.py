@@ -43,11 +43,11 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.encoding.concatenate import (
-    capacity,
     collect_used_values,
     find_dictionaries,
     find_smallest_capacity,
     has_narrow_dictionary,
+    index_capacity,
 )
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
@@ -346,7 +346,7 @@ def _add_values(source: Snapshot, facts: list[FragmentFacts], options: Compactio
         for rows in _read_live_rows(source, fact, schema):
             for name, column in zip(rows.schema.names, rows.columns, strict=True):
                 for path, array in find_dictionaries(column, (name,)):
-                    most, earlier = values.get(quote_path(path), (capacity(array.type.index_type), frozenset()))
+                    most, earlier = values.get(quote_path(path), (index_capacity(array.type.index_type), frozenset()))
                     values[quote_path(path)] = (most, earlier.union(collect_used_values(array).to_pylist()))
         return replace(fact, values=values)
 

@@ -29,7 +29,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.file.writer import DataFileWriter
 from lance_core.maintenance.compaction.dictionary_values import drop_unused_values
 from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, CompactionOptions
-from lance_core.row_addresses import row_address
+from lance_core.row_addresses import make_row_address
 from lance_core.schema import schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -474,7 +474,7 @@ def _serialize_live_addresses(fragments: Sequence[_SourceFragment]) -> bytes:
     """The addresses of the live rows, as a treemap, for the fragment reuse index."""
     result = BitMap64()
     for fragment in fragments:
-        first = row_address(fragment.record.id, 0)
+        first = make_row_address(fragment.record.id, 0)
         result.add_range(first, first + fragment.num_rows)
         if fragment.live is not None:
             result -= BitMap64(np.flatnonzero(~fragment.live).astype(np.uint64) + np.uint64(first))

@@ -26,7 +26,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lance_core.commit.loop import commit
-from lance_core.commit.versions import load_following
+from lance_core.commit.versions import reload_latest
 from lance_core.encoding.structural.blob import BlobKind
 from lance_core.errors import RetryableConflictError
 from lance_core.index.kinds.registry import is_supported
@@ -85,7 +85,7 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
     condition.build_over(scanned_columns(dataset.checkout_version(("main", None)).source.manifest))
     report = _Erasure(dataset=dataset, condition=condition, options=options).run()
     if not options.dry_run:
-        dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
+        dataset.move_to(reload_latest(dataset.source.store, dataset.source.manifest))
     return report
 
 

@@ -28,7 +28,7 @@ from lance_core.table.fragment import DataFile, Fragment, data_file_version
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, branch_ref_key, transaction_key
 from lance_core.table.refs import BranchRef, TagRef
-from lance_core.table.rowids import row_record_problems
+from lance_core.table.rowids import find_row_sequence_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.references import check_references, dataset_store
@@ -134,7 +134,7 @@ def _check_fragment(source: Snapshot, fragment: Fragment, *, rows: bool) -> Iter
                 yield problem(path, f"deletes {len(deleted)} rows, the manifest says {fragment.num_deleted_rows}")
             if deleted and fragment.physical_rows and deleted.max() >= fragment.physical_rows:
                 yield problem(path, f"deletes row {deleted.max()} of {fragment.physical_rows}")
-    for message in row_record_problems(fragment):
+    for message in find_row_sequence_problems(fragment):
         yield problem("", message)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lance_core.commit.relation import carries_on
-from lance_core.commit.versions import find_naming_faults, load_manifest, load_transaction, located_versions
+from lance_core.commit.versions import find_naming_faults, list_version_locations, load_manifest, load_transaction
 from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
@@ -32,7 +32,7 @@ def find_history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
     Args:
         store: The store of the dataset, or of a branch.
     """
-    located = list(located_versions(store))
+    located = list(list_version_locations(store))
     yield from find_naming_faults(store, located)
     versions = sorted({version for version, _ in located})
     with ThreadPool(READ_AHEAD) as pool:

@@ -75,7 +75,7 @@ class FileReferences:
             message = _PartialManifest.FromString(bytes(view[start:end]))
             reader, writer = message.reader_feature_flags, message.writer_feature_flags
             flags.check_writable(reader, writer)
-            flags.check_field_id_mark(writer, has_mark=message.HasField("max_allocated_field_id"))
+            flags.check_field_id_flag(writer, has_mark=message.HasField("max_allocated_field_id"))
             return _references_of(message, view)
         except (CorruptFileError, DecodeError, ValueError) as error:
             raise CorruptFileError(f"{key}: {error}") from error

@@ -286,7 +286,7 @@ class Manifest:
             flags.check_readable(message.reader_feature_flags)
             if message.fragment_tree:
                 raise UnsupportedError("the manifest keeps fragments in a fragment tree, which is not supported")
-            flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
+            flags.check_field_id_flag(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
             schema = _read_schema(fields, tuple(sorted(message.schema_metadata.items())))
             return cls._from_message(message, schema, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
@@ -470,4 +470,4 @@ def _data_storage_version(message: table_pb2.Manifest, fragments: FragmentList) 
     versions = {data_file_version(*numbers) for numbers in version_numbers}
     if len(versions) == 1:
         return versions.pop()
-    return said or ("2.2" if message.writer_feature_flags & flags.V2_FORMAT and not versions else "0.1")
+    return said or ("2.2" if message.writer_feature_flags & flags.V2_DATA_FILES and not versions else "0.1")

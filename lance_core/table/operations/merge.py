@@ -17,7 +17,7 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import without_replaced
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
-from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_updated_rows, with_versions
+from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_last_updated, with_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Merge:
         if unchanged or fragment.last_updated_at_versions is None:
             return fragment
         if self.updated_rows is not None and before is not None:
-            return with_updated_rows(fragment, self.updated_rows.get(fragment.id, BitMap()), version)
+            return with_last_updated(fragment, self.updated_rows.get(fragment.id, BitMap()), version)
         versions = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
         return replace(fragment, last_updated_at_versions=versions)
 

@@ -29,9 +29,9 @@ from lance_core.table.operations.base import (
 )
 from lance_core.table.rowids import (
     assign_row_ids,
-    created_versions_of,
     decode_row_ids,
-    with_updated_rows,
+    find_created_versions,
+    with_last_updated,
     with_versions,
 )
 
@@ -253,7 +253,7 @@ class Update:
         if not unknown:
             return list(added)
         ids = [decode_row_ids(fragment.row_ids) for fragment in unknown if fragment.row_ids is not None]
-        created = created_versions_of(np.concatenate(ids), origins, version)  # one look-up for all fragments
+        created = find_created_versions(np.concatenate(ids), origins, version)  # one look-up for all fragments
         ends = np.cumsum([len(each) for each in ids])
         versioned_by_id = {
             f.id: with_versions(f, version, c) for f, c in zip(unknown, np.split(created, ends[:-1]), strict=True)
@@ -265,7 +265,7 @@ class Update:
         offsets = self.updated_fragment_offset_bitmaps.get(fragment.id)
         if offsets is None or fragment.last_updated_at_versions is None:
             return fragment
-        return with_updated_rows(fragment, BitMap.deserialize(offsets), version)
+        return with_last_updated(fragment, BitMap.deserialize(offsets), version)
 
     def _new_indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
         indices = without_fragments(base.indices, set(self.fields_modified), (f.id for f in self.updated_fragments))

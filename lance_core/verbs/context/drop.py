@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lance_core.commit.versions import enclosing_datasets, load_latest, locate_latest
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
-from lance_core.store import ObjectStore, manifest_table
+from lance_core.store import ObjectStore, find_manifest_table
 from lance_core.table.paths import (
     REFS_PREFIX,
     TREE_PREFIX,
@@ -32,7 +32,7 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
         DatasetNotFoundError: The root has no dataset.
         InvalidInputError: The root is that of a branch.
     """
-    table = manifest_table(store)
+    table = find_manifest_table(store)
     if locate_latest(store) is None and (table is None or table.latest() is None):
         if ignore_not_found and next(store.list_owned(""), None) is None:
             return
@@ -82,6 +82,6 @@ def _clear_branches(store: ObjectStore, keys: Iterable[str]) -> None:
     """Clear the rows of the branches that have a reference or manifests among the keys."""
     for branch in sorted({branch_of_ref_key(key) or branch_of_manifest_key(key) or MAIN for key in keys}):
         if is_branch_name(branch):
-            table = manifest_table(store_of_branch(store, branch))
+            table = find_manifest_table(store_of_branch(store, branch))
             if table is not None:
                 table.clear()

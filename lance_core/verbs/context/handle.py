@@ -24,11 +24,11 @@ from lance_core.commit.rebase import deletion_vector
 from lance_core.commit.versions import (
     identity_of,
     latest_version,
-    load_following,
     load_latest,
     load_manifest,
     load_version_header,
     newest_versions,
+    reload_latest,
 )
 from lance_core.errors import (
     ArgumentTypeError,
@@ -243,7 +243,7 @@ def retrying_on_latest(
     return retrying(
         source,
         lambda base, _: attempt(base),
-        lambda base, _: base.at(load_following(base.store, base.manifest)),
+        lambda base, _: base.at(reload_latest(base.store, base.manifest)),
         conflict_retries=conflict_retries,
         retry_timeout=retry_timeout,
         exhausted=lambda number, error: RetryableConflictError(

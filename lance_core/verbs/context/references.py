@@ -18,10 +18,10 @@ import numpy as np
 from lance_core.commit.claims import reject_claimed
 from lance_core.commit.versions import (
     check_identity,
+    check_identity_string,
     identity_of,
     latest_version,
     load_manifest,
-    reject_another,
     reject_dropped_dataset,
 )
 from lance_core.errors import (
@@ -101,7 +101,7 @@ class Resolved:
                 f"{self.store.root}; versions() lists those that do"
             ) from error
         if self.opened is not None:
-            reject_another(self.store, manifest, identity_of(self.opened))
+            check_identity_string(self.store, manifest, identity_of(self.opened))
         return manifest
 
 

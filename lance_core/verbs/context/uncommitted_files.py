@@ -16,7 +16,7 @@ from typing import Final
 from lance_core.commit.conflict import AffectedRows
 from lance_core.commit.loop import commit_change
 from lance_core.commit.records import Change, Commit, Lost, committed_or_raise
-from lance_core.commit.versions import explain_missing
+from lance_core.commit.versions import raise_if_dropped
 from lance_core.errors import LanceError, OutcomeUnknownError, StoreError
 from lance_core.file.container import blob_folder
 from lance_core.store import ObjectStore, PendingWrites, note_begun, remove_leftovers
@@ -154,5 +154,5 @@ def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
     except BaseException as error:
         files.discard()
         if isinstance(error, LanceError):
-            explain_missing(source.store, source.manifest, error)
+            raise_if_dropped(source.store, source.manifest, error)
         raise

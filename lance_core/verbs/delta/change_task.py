@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit.versions import reject_another
+from lance_core.commit.versions import check_identity_string
 from lance_core.errors import SchemaError
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field, in_storage_types
@@ -165,7 +165,7 @@ class ChangeTask:
         """
         at = _make_opener(dataset)
         feed, source = at(self.feed_version), at(self.version)
-        reject_another(source.store, source.manifest, self.identity)  # fragments of another table have the same ids
+        check_identity_string(source.store, source.manifest, self.identity)  # other tables have the same ids
         schema = self.columns.schema(feed.manifest)
         columns = self._match_columns(feed, source)
         history = BranchHistory(dataset)

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 from lance_core.arguments import checked_methods
 from lance_core.commit.versions import existing_versions, identity_of, latest_version
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
-from lance_core.row_addresses import offsets_of, row_addresses
+from lance_core.row_addresses import make_row_addresses, offsets_of
 from lance_core.schema import Schema
 from lance_core.table import transaction as records
 from lance_core.table.fragment_list import FragmentList
@@ -443,7 +443,7 @@ class DatasetDelta:
                 for part in _split_offsets(offsets, most):
                     versions = None
                     if kind == "update_preimage":
-                        places = np.searchsorted(outdated, row_addresses(fragment_id, offsets_of(part)))
+                        places = np.searchsorted(outdated, make_row_addresses(fragment_id, offsets_of(part)))
                         versions = encode_versions(updated_in[places])
                     yield ChangeTask(
                         change_type=kind,

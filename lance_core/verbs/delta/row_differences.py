@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.errors import CorruptFileError
-from lance_core.row_addresses import fragment_ids, row_addresses, rows_by_fragment
+from lance_core.row_addresses import bitmaps_by_fragment, fragment_ids_of, make_row_addresses
 from lance_core.table.fragment import Fragment
-from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
+from lance_core.table.rowids import U64Array, decode_row_ids_of, decode_versions
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
@@ -102,16 +102,16 @@ def row_differences(
     partners, lost = after.partners(before), before.partners(after) < 0
     changed = partners >= 0
     if stable and begin is not None and len(before.ids):
-        is_renewed = np.isin(fragment_ids(after.addresses), [*renewed, *_find_replaced_files(begin, end)])
+        is_renewed = np.isin(fragment_ids_of(after.addresses), [*renewed, *_find_replaced_files(begin, end)])
         changed &= (after.updated != before.updated[partners]) | is_renewed
     else:
         changed[:] = False
     updates = after.ids[changed], after.addresses[changed], before.addresses[partners[changed]], after.updated[changed]
     return RowDifferences(
-        inserted=rows_by_fragment(after.addresses[partners < 0]),
-        deleted=rows_by_fragment(before.addresses[lost]),
-        updated=rows_by_fragment(updates[1]),
-        outdated=rows_by_fragment(updates[2]),
+        inserted=bitmaps_by_fragment(after.addresses[partners < 0]),
+        deleted=bitmaps_by_fragment(before.addresses[lost]),
+        updated=bitmaps_by_fragment(updates[1]),
+        outdated=bitmaps_by_fragment(updates[2]),
         deleted_ids=before.ids[lost],
         updates=updates,
         inserted_in={} if moves is None else _by_version(moves, after, partners < 0),
@@ -143,7 +143,7 @@ def with_updates(differences: RowDifferences, ids: U64Array) -> RowDifferences:
     ids, later, earlier, versions = differences.updates
     updates = ids[mask], later[mask], earlier[mask], versions[mask]
     return replace(
-        differences, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates
+        differences, updated=bitmaps_by_fragment(updates[1]), outdated=bitmaps_by_fragment(updates[2]), updates=updates
     )
 
 
@@ -163,7 +163,7 @@ def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
 
 def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_]) -> dict[int, RowsByFragment]:
     addresses, versions = side.addresses[inserted], moves.versions(side.ids[inserted])
-    return {number: rows_by_fragment(addresses[versions == number]) for number in np.unique(versions).tolist()}
+    return {number: bitmaps_by_fragment(addresses[versions == number]) for number in np.unique(versions).tolist()}
 
 
 def _build_side(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
@@ -185,7 +185,7 @@ def _live_rows(
                 offsets = offsets[deletions.live_rows(num_rows)]
             yield (
                 ids(source, fragment)[offsets],
-                row_addresses(fragment.id, offsets),
+                make_row_addresses(fragment.id, offsets),
                 _decode_updated(fragment, num_rows)[offsets],
             )
 
@@ -196,7 +196,7 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     Raises:
         CorruptFileError: The fragment has no row ids.
     """
-    ids = row_ids_of(fragment)
+    ids = decode_row_ids_of(fragment)
     if ids is None:
         raise CorruptFileError(
             f"{source.store.root}: fragment {fragment.id} of version {source.manifest.version} has no row ids"

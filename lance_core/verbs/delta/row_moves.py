@@ -22,7 +22,7 @@ from lance_core.commit.attempts import REPLACES_KEY
 from lance_core.commit.conflict import affected_fragments
 from lance_core.commit.versions import load_manifest, load_transaction
 from lance_core.errors import UnsupportedError
-from lance_core.row_addresses import fragment_ids, row_addresses
+from lance_core.row_addresses import fragment_ids_of, make_row_addresses
 from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -91,11 +91,11 @@ class RowMoves:
     def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
         """The first addresses of all rows of a fragment, deleted ones included."""
         moved = self._moved.get(fragment.id)
-        return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if moved is None else moved
+        return make_row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if moved is None else moved
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version after `begin` that added each row, given by first addresses; -1 for rows that `begin` has."""
-        origins, places = np.unique(fragment_ids(ids), return_inverse=True)
+        origins, places = np.unique(fragment_ids_of(ids), return_inverse=True)
         return np.array([self._added_in.get(origin, -1) for origin in origins.tolist()], np.int64)[places]
 
     def _note_added(self, before: Snapshot, after: Snapshot) -> None:
@@ -103,7 +103,7 @@ class RowMoves:
         ids_before = set(before.manifest.fragments.ids)
         for number in set(after.manifest.fragments.ids) - ids_before:
             moved = self._moved.get(number)
-            origins = [number] if moved is None else np.unique(fragment_ids(moved)).tolist()
+            origins = [number] if moved is None else np.unique(fragment_ids_of(moved)).tolist()
             self._added_in |= dict.fromkeys(origins, after.manifest.version)
 
     def _check(self, transaction: Transaction, before: Manifest, after: Manifest) -> None:

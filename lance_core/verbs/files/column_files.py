@@ -14,12 +14,12 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import FileVersion
 from lance_core.file.writer import DataFileWriter
-from lance_core.row_addresses import row_addresses
+from lance_core.row_addresses import make_row_addresses
 from lance_core.schema import Schema, typed_schema
 from lance_core.store import note_begun
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, conform
@@ -47,7 +47,7 @@ def live_batches(
     num_rows = physical_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
-    ids = row_ids_of(fragment) if with_row_id else None
+    ids = decode_row_ids_of(fragment) if with_row_id else None
     typed = typed_schema(schema)
     start = 0
     for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):
@@ -55,7 +55,7 @@ def live_batches(
         mask = live[start:end]
         table = pa.Table.from_batches([with_types(batch, typed)])
         if with_row_id or with_row_address:
-            addresses = row_addresses(fragment.id, np.arange(start, end, dtype=np.uint64))
+            addresses = make_row_addresses(fragment.id, np.arange(start, end, dtype=np.uint64))
         if with_row_id:
             table = table.append_column(ROW_ID, pa.array(addresses if ids is None else ids[start:end], pa.uint64()))
         if with_row_address:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lance_core.errors import LanceError
 from lance_core.table.fragment import Fragment
-from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.table.rowids import U64Array, decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 
 _Span = tuple[int, int, bool, Fragment]
@@ -43,7 +43,7 @@ def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
 def _find_spans(source: Snapshot) -> Iterator[_Span]:
     for fragment in source.manifest.fragments:
         try:
-            ids = row_ids_of(fragment)
+            ids = decode_row_ids_of(fragment)
         except LanceError:
             continue
         if ids is not None and len(ids):
@@ -61,7 +61,7 @@ def _find_problems(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, 
             deletions = source.deletions(fragment)
         except LanceError:
             continue
-        ids = row_ids_of(fragment)
+        ids = decode_row_ids_of(fragment)
         assert ids is not None
         parts.append(ids if deletions is None else ids[deletions.live_rows(len(ids))])
         fragments.append(fragment.id)

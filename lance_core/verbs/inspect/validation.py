@@ -13,7 +13,7 @@ from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.rowids import row_record_problems
+from lance_core.table.rowids import find_row_sequence_problems
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 
@@ -81,7 +81,7 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
         if rows is not None and reader.num_rows != rows:
             raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
         rows = reader.num_rows
-    for message in row_record_problems(fragment):
+    for message in find_row_sequence_problems(fragment):
         raise CorruptFileError(f"Fragment {fragment.id}: {message}")
     if rows is not None and fragment.physical_rows not in (0, rows):
         raise CorruptFileError(f"Fragment {fragment.id}: {fragment.physical_rows} rows are recorded, {rows} are there")

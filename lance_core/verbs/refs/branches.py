@@ -31,7 +31,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, delete_durably, manifest_table, remove_leftovers, replace_durably
+from lance_core.store import ObjectStore, delete_durably, find_manifest_table, remove_leftovers, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import BRANCHES_PREFIX, branch_ref_key, branch_root, tag_ref_key
@@ -368,7 +368,7 @@ class Branches:
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         branch_ref = refs.pop(branch, None)
         own_tags = [name for name, tag in tags.items() if _is_removed_with(name, tag, branch, branch_ref)]
-        table = manifest_table(self._refs.store_of(branch))
+        table = find_manifest_table(self._refs.store_of(branch))
         has_rows = table is not None and table.latest() is not None
         exists = branch_ref is not None or branch in torn
         other_branches = {*refs, *torn} - {branch}

@@ -17,7 +17,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone, CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
-from lance_core.table.transaction import TAKES_BACK_KEY, Transaction
+from lance_core.table.transaction import REVERTS_KEY, Transaction
 from lance_core.verbs.context.references import Reference, TableRefs, load_branch, put_reference
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion.record import MARK_BRANCH_VERSION, find_equal_version, read_commits_between
@@ -78,7 +78,7 @@ def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
 
 
 def _adds_nothing(transaction: Transaction) -> bool:
-    return isinstance(transaction.operation, _ADDS_NO_ROW) or TAKES_BACK_KEY in transaction.properties
+    return isinstance(transaction.operation, _ADDS_NO_ROW) or REVERTS_KEY in transaction.properties
 
 
 def _register_clone(table: TableRefs, branch: str) -> BranchRef:

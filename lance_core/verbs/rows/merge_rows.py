@@ -20,7 +20,7 @@ from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
-from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.table.rowids import U64Array, decode_row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.handle import Snapshot
@@ -457,5 +457,5 @@ def merge_rows(
 
 def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:
     """The stable row ids at some offsets; None if the fragment has none."""
-    ids = row_ids_of(fragment)
+    ids = decode_row_ids_of(fragment)
     return None if ids is None else ids[offsets]

@@ -25,7 +25,7 @@ from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update, UpdateMode
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.expressions.arrow import columns_of
@@ -111,7 +111,7 @@ def _by_rows(
         ids, numbered = None, None
         for fragment, batch, offsets in rows_of(base, rows):
             if fragment is not numbered:
-                ids, numbered = row_ids_of(fragment), fragment
+                ids, numbered = decode_row_ids_of(fragment), fragment
             moved.write(_change_rows(batch, values, arrow), None if ids is None else ids[offsets])
         fragments = moved.finish()
         removal = remove_rows(base, rows, files)

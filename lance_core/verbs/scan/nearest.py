@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.row_addresses import fragment_ids, row_offsets
+from lance_core.row_addresses import fragment_ids_of, row_offsets
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
@@ -205,7 +205,7 @@ class NearestScanner(LanceScanner):
         """For each row address, whether the filter keeps the row."""
         narrow = replace(self._narrow_options(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
-        owners, offsets = fragment_ids(addresses), row_offsets(addresses)
+        owners, offsets = fragment_ids_of(addresses), row_offsets(addresses)
         matching_addresses = [np.zeros(0, np.uint64)]
         for fragment in self._fragments:
             fragment_offsets = offsets[owners == fragment.id]

@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 from lance_core.encoding.structural.blob import describe_field
 from lance_core.errors import ArgumentTypeError, CorruptFileError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table, has_extensions
-from lance_core.row_addresses import row_addresses
+from lance_core.row_addresses import make_row_addresses
 from lance_core.schema import (
     Field,
     Schema,
@@ -125,7 +125,7 @@ class RowColumns:
 
     def _addresses(self, rows: Rows) -> U64Array:
         where = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
-        return row_addresses(self.fragment.id, where)
+        return make_row_addresses(self.fragment.id, where)
 
     def _offsets(self) -> Callable[[Rows], U64Array]:
         alive = np.ones(self.num_rows, np.bool_) if self.live is None else self.live

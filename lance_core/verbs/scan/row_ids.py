@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.row_addresses import fragment_ids, row_addresses, row_offsets
-from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.row_addresses import fragment_ids_of, make_row_addresses, row_offsets
+from lance_core.table.rowids import U64Array, decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import physical_rows
@@ -46,14 +46,14 @@ def _find_addresses(source: Snapshot, ids: U64Array) -> U64Array:
     """The addresses of the rows with some stable row ids."""
     addresses: dict[int, int] = {}
     for fragment in source.manifest.fragments:
-        row_ids = row_ids_of(fragment)
+        row_ids = decode_row_ids_of(fragment)
         if row_ids is None:
             raise UnsupportedError(f"fragment {fragment.id} has no row ids")
         deletions = source.deletions(fragment)
         offsets = np.flatnonzero(np.isin(row_ids, ids))
         if deletions is not None:
             offsets = offsets[deletions.live_rows(len(row_ids))[offsets]]
-        addresses.update(zip(row_ids[offsets].tolist(), row_addresses(fragment.id, offsets).tolist(), strict=True))
+        addresses.update(zip(row_ids[offsets].tolist(), make_row_addresses(fragment.id, offsets).tolist(), strict=True))
     missing = [number for number in ids.tolist() if number not in addresses]
     if missing:
         raise InvalidInputError(f"there is no row with the id {missing[0]}")
@@ -68,7 +68,7 @@ def check_live(source: Snapshot, addresses: U64Array) -> None:
         UnsupportedError: A row was deleted.
     """
     by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
-    owners, all_offsets = fragment_ids(addresses), row_offsets(addresses)
+    owners, all_offsets = fragment_ids_of(addresses), row_offsets(addresses)
     for number in np.unique(owners).tolist():
         fragment = by_id.get(number)
         offsets = all_offsets[owners == number]

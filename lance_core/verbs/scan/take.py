@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.encoding.concatenate import take_table
+from lance_core.encoding.concatenate import take_table_rows
 from lance_core.errors import InvalidInputError
-from lance_core.row_addresses import fragment_ids, offsets_of, row_offsets
+from lance_core.row_addresses import fragment_ids_of, offsets_of, row_offsets
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -91,7 +91,7 @@ def take_addresses(
         options: The columns and row columns to return; other options are ignored.
     """
     unique, order = np.unique(addresses, return_inverse=True)
-    ids, offsets = fragment_ids(unique), row_offsets(unique)
+    ids, offsets = fragment_ids_of(unique), row_offsets(unique)
     by_id = {fragment.id: fragment for fragment in fragments}
     parts = [(by_id[number], offsets[ids == number]) for number in np.unique(ids).tolist()]
     return in_order(_gather(source, parts, options), order)
@@ -120,7 +120,7 @@ def in_order(table: pa.Table, order: npt.NDArray[np.int64] | npt.NDArray[np.uint
     is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
     if not table.num_columns:
         return pa.Table.from_batches([rows_without_columns(len(order))], schema=table.schema)
-    return table if is_same else take_table(table, pa.array(order))
+    return table if is_same else take_table_rows(table, pa.array(order))
 
 
 def _find_physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:

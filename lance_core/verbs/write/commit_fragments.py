@@ -28,7 +28,13 @@ from lance_core.commit.loop import commit, commit_change
 from lance_core.commit.proofs import committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Rebased
 from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome
-from lance_core.commit.versions import already_exists, load_following, load_latest, load_manifest, reject_another
+from lance_core.commit.versions import (
+    check_identity_string,
+    load_latest,
+    load_manifest,
+    make_already_exists_error,
+    reload_latest,
+)
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -295,7 +301,7 @@ class _FragmentsCommit:
         else:
             base = load_manifest(self.store, read_version) if read_version else None
         if base is not None and self.request.identity is not None:
-            reject_another(self.store, base, self.request.identity)
+            check_identity_string(self.store, base, self.request.identity)
         return base
 
     def _after_creation(
@@ -331,7 +337,7 @@ class _FragmentsCommit:
         """The change on the first version of the dataset that the write finds."""
         request = self.request
         if request.write.mode == "create" and len(attempts) < base.version:  # another write has committed, too
-            raise already_exists(self.uri)
+            raise make_already_exists_error(self.uri)
         if request.write.mode in ("append", "replace"):
             schema = request.schema_after(base)
             lance_schema(request.schema, schema)
@@ -369,7 +375,7 @@ class _FragmentsCommit:
         except BaseException as error:
             files.discard()
             if isinstance(error, ObjectNotFoundError):
-                load_following(self.store, base)  # raises a clearer error if the table was dropped or replaced
+                reload_latest(self.store, base)  # raises a clearer error if the table was dropped or replaced
             raise
         properties = self.request.properties()
         if attempts:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_core.commit.loop import commit
 from lance_core.commit.records import Commit, Committed
-from lance_core.commit.versions import load_following, load_latest, load_manifest
+from lance_core.commit.versions import load_latest, load_manifest, reload_latest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
@@ -80,7 +80,7 @@ def commit_operation(
         if read_version is None:
             if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
                 raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-            base = load_latest(store) if base is None else load_following(store, base)
+            base = load_latest(store) if base is None else reload_latest(store, base)
             read_version = base.version if base is not None else 0
         record = records.Transaction(
             read_version=read_version, operation=to_record(operation), properties=options.texts

@@ -50,7 +50,7 @@ from lance_core.table.operations import (
     Update,
     UpdateMode,
 )
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, Transaction
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
@@ -230,14 +230,14 @@ def _added_fragments(manifest: Manifest, operation: Operation, first: str | None
 
 
 def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
-    parts = [ids for fragment in mine if (ids := row_ids_of(fragment)) is not None]
+    parts = [ids for fragment in mine if (ids := decode_row_ids_of(fragment)) is not None]
     return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
 
 
 def _rows_with_ids(source: Snapshot, attempt_ids: npt.NDArray[np.uint64]) -> RowsByFragment:
     rows: RowsByFragment = {}
     for fragment in source.manifest.fragments:
-        ids = row_ids_of(fragment)
+        ids = decode_row_ids_of(fragment)
         if ids is None:
             raise TraceLostError(f"fragment {fragment.id} has no row ids")
         offsets = np.flatnonzero(np.isin(ids, attempt_ids))

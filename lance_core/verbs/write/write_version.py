@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from lance_core.commit.records import Commit, committed_or_raise
 from lance_core.commit.versions import (
-    already_exists,
-    explain_missing,
-    load_following,
     load_latest,
+    make_already_exists_error,
+    raise_if_dropped,
     reject_inside_dataset,
+    reload_latest,
 )
 from lance_core.errors import ArgumentTypeError, InvalidInputError, LanceError, ObjectNotFoundError, StoreError
 from lance_core.file import FileVersion
@@ -184,7 +184,7 @@ def _check_there(target: TableTarget) -> None:
     try:
         target.store.head(base.location.key)
     except ObjectNotFoundError:
-        load_following(target.store, base)  # raises no error if only the version was cleaned up
+        reload_latest(target.store, base)  # raises no error if only the version was cleaned up
 
 
 def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
@@ -253,13 +253,13 @@ def write_version(
     prepared = prepare(target, options)
     target, is_new = prepared.target, prepared.target.base is None
     if not is_new and mode == "create":
-        raise already_exists(canonical_uri(target.uri))
+        raise make_already_exists_error(canonical_uri(target.uri))
     pending = PendingWrites()
     try:
         row_schema, fragments = prepared.write_rows(data, schema, pending=pending)
     except LanceError as error:
         if target.base is not None:
-            explain_missing(target.store, target.base, error)
+            raise_if_dropped(target.store, target.base, error)
         raise
     request = CommitRequest(
         fragments=fragments,

@@ -188,12 +188,12 @@ class TestRangesOfOtherFiles:
 
     @pytest.mark.parametrize("copied", [0, 70_000])
     def test_what_the_kernel_leaves_is_read_and_written(self, store, monkeypatch, copied):
-        real = kernel_copy.copy
+        real = kernel_copy.copy_range
 
         def some(source, start, end, target):
             return real(source, start, max(start, min(end, copied)), target)
 
-        monkeypatch.setattr(kernel_copy, "copy", some)
+        monkeypatch.setattr(kernel_copy, "copy_range", some)
         store.copy("source", "target")
         assert bytes(store.get("target")) == self.DATA
 
@@ -229,7 +229,7 @@ class TestRangesOfOtherFiles:
             shared.append((start, position, length))
             return True
 
-        monkeypatch.setattr(kernel_copy, "share", share)
+        monkeypatch.setattr(kernel_copy, "clone_range", share)
         with store.open_writer("target") as writer:
             writer.copy_range(store, "source", 0, 10_000)
             writer.copy_range(store, "source", 10_000, 20_000)
@@ -243,7 +243,7 @@ class TestRangesOfOtherFiles:
 
     def test_a_file_system_without_shared_blocks_is_asked_once(self, store, monkeypatch):
         asked = []
-        monkeypatch.setattr(kernel_copy, "share", lambda *arguments: asked.append(arguments) and False)
+        monkeypatch.setattr(kernel_copy, "clone_range", lambda *arguments: asked.append(arguments) and False)
         with store.open_writer("target") as writer:
             for _ in range(3):
                 writer.copy_range(store, "source", 0, 8192)

@@ -39,11 +39,11 @@ from lance_core.table.paths import (
 from lance_core.table.refs import BranchRef, TagRef, check_branch_name, check_tag_name, new_identifier
 from lance_core.table.rowids import (
     assign_row_ids,
-    created_versions_of,
     decode_row_ids,
     decode_versions,
     encode_row_ids,
     encode_versions,
+    find_created_versions,
 )
 from lance_core.table.transaction import Transaction
 
@@ -154,7 +154,7 @@ def test_moved_rows_keep_the_version_that_made_them():
         row_ids=encode_row_ids(np.array([10, 5, 20], np.uint64)),
         created_at_versions=encode_versions(np.array([1, 2, 3], np.uint64)),
     )
-    assert created_versions_of(np.array([20, 99, 5], np.uint64), [origin], 9).tolist() == [3, 9, 2]
+    assert find_created_versions(np.array([20, 99, 5], np.uint64), [origin], 9).tolist() == [3, 9, 2]
 
 
 # --- deletion vectors

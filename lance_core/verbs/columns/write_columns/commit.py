@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lance_core.commit.history import find_transaction
 from lance_core.commit.loop import commit_change
 from lance_core.commit.records import Change, Commit, Unknown, committed_or_raise
-from lance_core.commit.versions import reject_another
+from lance_core.commit.versions import check_identity_string
 from lance_core.errors import (
     EarlierAttemptCommittedError,
     IncompatibleConflictError,
@@ -157,7 +157,7 @@ def commit_columns(
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
     files = _check_files(plan, written)
-    reject_another(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
+    check_identity_string(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
     begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
     written_places = [source.data_file(part.file) for part in files]
     if not files and not plan.added:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
-from lance_core.row_addresses import bitmap_of, offsets_of, row_addresses
+from lance_core.row_addresses import bitmap_of, make_row_addresses, offsets_of
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.table.rowids import row_ids_of
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.handle import Snapshot
@@ -56,7 +56,7 @@ def matched_rows(
         for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
             counts += np.bincount(codes, minlength=len(counts))
             if len(codes):
-                addresses = pa.array(row_addresses(task.fragment_id, offsets), pa.uint64())
+                addresses = pa.array(make_row_addresses(task.fragment_id, offsets), pa.uint64())
                 matches[task.fragment_id] = (addresses, pa.array(index.first[codes]))
     _check_table(source, index, keys, counts)
     return matches
@@ -104,7 +104,7 @@ def _read_keys(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Tabl
     """The keys of the rows of a task."""
     fragment, scope = source.manifest.fragments.get(task.fragment_id), BitMap.deserialize(task.scope)
     assert fragment is not None
-    ids = row_ids_of(fragment) if on[0] == ROW_ID else None
+    ids = decode_row_ids_of(fragment) if on[0] == ROW_ID else None
     if ids is not None:
         return pa.table({ROW_ID: ids[offsets_of(scope)]})
     schema = schema_to_arrow(source.manifest.schema.project(list(on)))
@@ -146,8 +146,8 @@ def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyInde
     """The offsets of the rows of the scope whose key is in the data, and the code of the key of each."""
     if on[0] in (ROW_ID, ROW_ADDRESS):
         offsets = offsets_of(scope)
-        ids = row_ids_of(fragment) if on[0] == ROW_ID else None
-        names = row_addresses(fragment.id, offsets) if ids is None else ids[offsets]
+        ids = decode_row_ids_of(fragment) if on[0] == ROW_ID else None
+        names = make_row_addresses(fragment.id, offsets) if ids is None else ids[offsets]
         rows, codes = index.look_up(pa.table({on[0]: names}))
         return offsets[rows], codes
     parts: list[_Found] = []

@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from lance_core.commit.history import find_transaction
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
-from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of
+from lance_core.row_addresses import bitmap_of, group_by_fragment, offsets_of
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -243,7 +243,7 @@ def _follow_rows(
         addresses, rows = side.addresses[at[matches]], offsets[matches]
         order = np.argsort(addresses, kind="stable")
         start = 0
-        for fragment_id, places in by_fragment(addresses[order]):
+        for fragment_id, places in group_by_fragment(addresses[order]):
             yield fragment_id, _Part(piece, rows[order][start : start + len(places)], places)
             start += len(places)
 

@@ -24,7 +24,7 @@ from lance_core.commit.versions import identity_of
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
-from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
+from lance_core.row_addresses import bitmap_of, fragment_ids_of, offsets_of, row_offsets
 from lance_core.schema import Schema, check_names, schema_from_bytes, schema_to_bytes, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -163,10 +163,10 @@ class ColumnTask:
         if addresses.type != pa.uint64() or addresses.null_count:
             raise InvalidInputError(f"{ROW_ADDRESS} must be a column of uint64 without nulls, as a scan returns it")
         numbers = addresses.to_numpy()
-        strange = fragment_ids(numbers) != self.fragment_id
+        strange = fragment_ids_of(numbers) != self.fragment_id
         if strange.any():
             raise InvalidInputError(
-                f"row address {numbers[strange][0]} is in fragment {int(fragment_ids(numbers[strange])[0])}, not in "
+                f"row address {numbers[strange][0]} is in fragment {int(fragment_ids_of(numbers[strange])[0])}, not in "
                 f"fragment {self.fragment_id}"
             )
         offsets = row_offsets(numbers)

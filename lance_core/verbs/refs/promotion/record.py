@@ -27,7 +27,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import KeyExistenceFilter, Overwrite, Restore, Update
 from lance_core.table.refs import BranchRef, TagRef, check_tag_name
 from lance_core.table.row_changes import RowChange
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, TAKES_BACK_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, REVERTS_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.verbs.refs.changes import Branch
 
@@ -42,7 +42,7 @@ MARK_VERSION: Final = "lance.promoted_version"
 MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
 """In the metadata of a branch that was promoted: the version of its parent that has its rows, and its own version."""
 
-_NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
+_NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, REVERTS_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""
 
 _NO_STRINGS: Final = "[]"
@@ -110,7 +110,7 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
     """
     later = find_version_that_took_back(version, commits)
     is_newer = later is not None and isinstance(commits[later].operation, Overwrite)
-    if later is not None and (not is_newer or TAKES_BACK_KEY in commits[later].properties):
+    if later is not None and (not is_newer or REVERTS_KEY in commits[later].properties):
         raise BranchConflictError(
             f"the promotion of branch {branch!r}, version {version} of {parent.root}, was taken back by version "
             f"{later}: an undo or a restore. A branch is promoted once, and nothing was committed or "
@@ -121,7 +121,7 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
 
 def may_take_back(commit: Transaction) -> bool:
     """Whether a commit can remove the rows of earlier ones: an undo, a restore or an overwrite of the whole table."""
-    return TAKES_BACK_KEY in commit.properties or _replaces_all(commit)
+    return REVERTS_KEY in commit.properties or _replaces_all(commit)
 
 
 def _replaces_all(commit: Transaction) -> bool:
@@ -140,7 +140,7 @@ def find_version_that_took_back(version: int, commits: Mapping[int, Transaction]
     after: dict[int, int | None] = {version: None}
     for number in sorted(number for number in commits if number > version):
         operation, properties = commits[number].operation, commits[number].properties
-        undone = properties.get(TAKES_BACK_KEY, "").split(",")
+        undone = properties.get(REVERTS_KEY, "").split(",")
         if isinstance(operation, Restore) and operation.version >= version:
             restored = max(earlier for earlier in after if earlier <= operation.version)  # others kept rows
             taken_back = after[restored]

@@ -24,7 +24,7 @@ from lance_core.schema import Field, Schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
-from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.table.rowids import U64Array, decode_row_ids_of
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns
 from lance_core.verbs.context.handle import Snapshot
@@ -169,7 +169,7 @@ def _read_row_ids(fragment: Fragment) -> U64Array:
     Raises:
         RetryableConflictError: The fragment has no row ids.
     """
-    ids = row_ids_of(fragment)
+    ids = decode_row_ids_of(fragment)
     if ids is None:
         raise RetryableConflictError(f"the row ids of fragment {fragment.id} are not known")
     return ids

@@ -515,7 +515,7 @@ class TestMerge:
             return load(*args)
 
         latest(table).update({"p": "'x'"}, where="v = 100")
-        monkeypatch.setattr(handle, "load_following", busy)
+        monkeypatch.setattr(handle, "reload_latest", busy)
         with pytest.raises(SupersededError):
             self.merge(base, attempt(0), 100)
         assert values(table.uri) == [7, 100, 101]
