@@ -6,23 +6,17 @@ The schema's metadata hold the frame's types, as with pylance, so that integers 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_core import WriteResult
 from lance_core.errors import SchemaError
-from lance_core.extension_types import empty_table
-from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
+from lance_dagster.handlers.pyarrow import ArrowHandler
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from lance_dagster.tables.settings import TableSettings
 
 _LONGEST_SHOWN = 60
 
@@ -46,38 +40,23 @@ _ARROW_BACKED = "[pyarrow]"
 """End of the names of pandas' types of columns that are backed by Arrow, such as `int64[pyarrow]`."""
 
 
-class PandasHandler(LanceTypeHandler):
+class PandasHandler(ArrowHandler):
     """`pandas.DataFrame`."""
-
-    loads_changes = True
-
-    def split_changes(self, value: pd.DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as Arrow tables."""
-        return PyArrowHandler().split_changes(_arrow(value), key)
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types to which pandas' columns are converted."""
         with _name_column_in_errors(value):
             return pa.Schema.from_pandas(value, preserve_index=False)
 
-    def check(self, value: pd.DataFrame, request: WriteRequest) -> bool:
-        """Check the frame as an Arrow table."""
-        table = _arrow(value)
-        return check_arrow([table], table.schema, request)
+    def to_arrow(self, value: pd.DataFrame) -> pa.Table:
+        """The frame as an Arrow table."""
+        with _name_column_in_errors(value):
+            return pa.Table.from_pandas(value, preserve_index=False)
 
-    def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteResult | None:
-        """Write the frame as an Arrow table."""
-        table = _arrow(value)
-        return write_arrow([table], table.schema, request)
-
-    def load(self, request: ReadRequest) -> Any:
-        """Load a frame with a new range index."""
-        return _to_frame(read_table(request))
-
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A frame without rows."""
-        del table, load_as
-        return _to_frame(empty_table(schema))
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
+        """A frame with a new range index."""
+        del load_as
+        return _to_frame(table)
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
@@ -132,11 +111,6 @@ def _insert_backed(frame: pd.DataFrame, table: pa.Table, backed_names: set[str])
         for name in table.column_names
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
-
-
-def _arrow(frame: pd.DataFrame) -> pa.Table:
-    with _name_column_in_errors(frame):
-        return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 _UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
-from lance_core.extension_types import empty_table
-from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
+from lance_dagster.handlers.base import WriteRequest
+from lance_dagster.handlers.pyarrow import ArrowHandler
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from lance_dagster.tables.settings import TableSettings
 
-
-class PolarsHandler(LanceTypeHandler):
+class PolarsHandler(ArrowHandler):
     """`polars.DataFrame` and `polars.LazyFrame`."""
-
-    loads_changes = True
-
-    def split_changes(
-        self, value: pl.DataFrame | pl.LazyFrame, key: Sequence[str]
-    ) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as Arrow tables; a lazy frame is collected."""
-        return PyArrowHandler().split_changes(_to_arrow(value.lazy().collect()), key)
 
     def arrow_schema(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Schema:
         """The Arrow types to which polars' columns are converted."""
@@ -40,33 +26,19 @@ class PolarsHandler(LanceTypeHandler):
         """Check a frame as an Arrow table; a lazy frame is not computed for the check."""
         import polars as pl
 
-        if isinstance(value, pl.LazyFrame):
-            return True
-        table = _to_arrow(value)
-        return check_arrow([table], table.schema, request)
+        return isinstance(value, pl.LazyFrame) or super().check(value, request)
 
-    def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteResult | None:
-        """Write the frame as an Arrow table; a lazy frame is collected."""
-        table = _to_arrow(value.lazy().collect())
-        return write_arrow([table], table.schema, request)
+    def to_arrow(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Table:
+        """The frame as an Arrow table; a lazy frame is collected."""
+        return _to_arrow(value.lazy().collect())
 
-    def load(self, request: ReadRequest) -> Any:
-        """Load a frame; a lazy frame of the loaded rows if the input is annotated as one."""
-        return _from_arrow(read_table(request), request.load_as)
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> pl.DataFrame | pl.LazyFrame:
+        """A frame; a lazy frame of the rows if the input is annotated as one."""
+        import polars as pl
 
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A frame without rows."""
-        del table
-        return _from_arrow(empty_table(schema), load_as)
-
-
-def _from_arrow(table: pa.Table, load_as: type | None) -> pl.DataFrame | pl.LazyFrame:
-    import polars as pl
-
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    lazy = load_as is not None and issubclass(load_as, pl.LazyFrame)
-    return frame.lazy() if lazy else frame
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        return frame.lazy() if load_as is not None and issubclass(load_as, pl.LazyFrame) else frame
 
 
 def _to_arrow(frame: pl.DataFrame) -> pa.Table:

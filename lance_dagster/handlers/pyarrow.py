@@ -5,8 +5,9 @@ pyarrow datasets and DuckDB relations have handlers here as well, and are writte
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -22,105 +23,119 @@ if TYPE_CHECKING:
     from lance_dagster.tables.settings import TableSettings
 
 
-class PyArrowHandler(LanceTypeHandler):
-    """`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`."""
+Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+
+
+class ArrowHandler(LanceTypeHandler):
+    """The base of handlers whose values are written as Arrow batches, and made from an Arrow table when loaded."""
 
     loads_changes = True
 
-    def arrow_schema(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> pa.Schema:
-        """The schema of the value."""
-        return value.schema
+    @abstractmethod
+    def to_arrow(self, value: Any) -> Rows:
+        """The rows of a value; as a reader if they are not in memory, so that they are not checked before a write."""
 
-    def check(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest) -> bool:
-        """Check tables and batches; a reader is not checked, because its batches come only once."""
-        return isinstance(value, pa.RecordBatchReader) or check_arrow([value], value.schema, request)
+    @abstractmethod
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
+        """A value of the annotated class, or of the handler's usual one for None."""
 
-    def write(
-        self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest
-    ) -> WriteResult | None:
-        """Write the value; a reader is consumed batch by batch."""
-        batches = value if isinstance(value, pa.RecordBatchReader) else [value]
-        return write_arrow(batches, value.schema, request)
+    def arrow_schema(self, value: Any) -> pa.Schema:
+        """The schema of the rows."""
+        return self.to_arrow(value).schema
+
+    def check(self, value: Any, request: WriteRequest) -> bool:
+        """Check rows that are in memory; a reader is not checked, because its batches come only once."""
+        rows = self.to_arrow(value)
+        return isinstance(rows, pa.RecordBatchReader) or check_arrow([rows], rows.schema, request)
+
+    def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
+        """Write the rows; a reader is consumed batch by batch."""
+        rows = self.to_arrow(value)
+        return write_arrow(rows if isinstance(rows, pa.RecordBatchReader) else [rows], rows.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
-        """Load a table, or a value of the annotated class."""
-        if request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader):
-            if request.changes is not None:
-                return read_table(request).to_reader()
-            return request.dataset.scanner(**request.scan).to_reader()
-        return _as_wanted(read_table(request), request.load_as)
+        """Load the rows, and convert them."""
+        return self.from_arrow(read_table(request), request.load_as)
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A table without rows, or a value of the annotated class."""
+        """A value without rows."""
         del table
-        empty = empty_table(schema)
+        return self.from_arrow(empty_table(schema), load_as)
+
+    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The changed rows and the deleted keys as Arrow tables; a reader is consumed."""
+        rows = self.to_arrow(value)
+        table = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else pa.table(rows)
+        return (PyArrowHandler(), *split_table(table, key))
+
+
+class PyArrowHandler(ArrowHandler):
+    """`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`."""
+
+    def to_arrow(self, value: Rows) -> Rows:
+        """The value itself."""
+        return value
+
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
+        """The table, or its rows as a reader or as one batch."""
         if load_as is not None and issubclass(load_as, pa.RecordBatchReader):
-            return empty.to_reader()
-        return _as_wanted(empty, load_as)
+            return table.to_reader()
+        if load_as is not None and issubclass(load_as, pa.RecordBatch):
+            batches = table.combine_chunks().to_batches()
+            return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+        return table
 
-    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as tables; a reader is consumed."""
-        table = value.read_all() if isinstance(value, pa.RecordBatchReader) else pa.table(value)
-        return (self, *split_table(table, key))
+    def load(self, request: ReadRequest) -> Any:
+        """Load a value of the annotated class; a reader reads as it is consumed."""
+        is_stream = request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader)
+        if is_stream and request.changes is None:
+            return request.dataset.scanner(**request.scan).to_reader()
+        return super().load(request)
 
 
-class DatasetHandler(LanceTypeHandler):
+class DatasetHandler(ArrowHandler):
     """`pyarrow.dataset.Dataset`: written batch by batch; loaded, it holds the rows in memory."""
-
-    loads_changes = True
-
-    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as tables."""
-        return PyArrowHandler().split_changes(value.to_table(), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The schema of the dataset."""
         return value.schema
 
+    def to_arrow(self, value: Any) -> Rows:
+        """A scan of the dataset."""
+        return value.scanner().to_reader()
+
     def check(self, value: Any, request: WriteRequest) -> bool:
         """Check the rows by a scan of the dataset."""
         return check_arrow(value.to_batches(), value.schema, request)
 
-    def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
-        """Write the rows as they are scanned."""
-        return write_arrow(value.to_batches(), value.schema, request)
-
-    def load(self, request: ReadRequest) -> Any:
-        """Load the rows."""
-        return _in_memory(read_table(request))
-
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A dataset without rows."""
-        del table, load_as
-        return _in_memory(empty_table(schema))
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
+        """A dataset of the rows."""
+        del load_as
+        return pads.dataset(table)
 
 
-class DuckDBHandler(LanceTypeHandler):
+class DuckDBHandler(ArrowHandler):
     """Relations of DuckDB: written batch by batch as they are computed; loaded, they hold the rows in memory."""
-
-    loads_changes = True
-
-    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The changed rows and the deleted keys as tables."""
-        return PyArrowHandler().split_changes(_reader(value), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns, without computing the relation."""
         return _reader(value.limit(0)).schema
 
-    def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
-        """Write the rows as they are computed."""
-        reader = _reader(value)
-        return write_arrow(reader, reader.schema, request)
+    def check(self, value: Any, request: WriteRequest) -> bool:
+        """Check nothing: a relation is computed only once."""
+        del value, request
+        return True
 
-    def load(self, request: ReadRequest) -> Any:
-        """Load the rows into DuckDB's default connection."""
-        return _relation(read_table(request))
+    def to_arrow(self, value: Any) -> Rows:
+        """The rows as they are computed."""
+        return _reader(value)
 
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
-        """A relation without rows."""
-        del table, load_as
-        return _relation(empty_table(schema))
+    def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
+        """A relation in DuckDB's default connection."""
+        import duckdb
+
+        del load_as
+        return duckdb.from_arrow(table)
 
 
 def _reader(relation: Any) -> pa.RecordBatchReader:
@@ -128,27 +143,6 @@ def _reader(relation: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_stream(relation)
     except pa.ArrowInvalid as error:  # a type is nested deeper than Arrow's C interface allows
         raise UnsupportedError(f"the relation cannot be converted to Arrow batches: {error}") from error
-
-
-def _as_wanted(table: pa.Table, load_as: type | None) -> pa.Table | pa.RecordBatch:
-    if load_as is not None and issubclass(load_as, pa.RecordBatch):
-        batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else _empty_batch(table.schema)
-    return table
-
-
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
-
-
-def _in_memory(table: pa.Table) -> Any:
-    return pads.dataset(table)
-
-
-def _relation(table: pa.Table) -> Any:
-    import duckdb
-
-    return duckdb.from_arrow(table)
 
 
 def read_table(request: ReadRequest) -> pa.Table:
