@@ -21,29 +21,21 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import lance_core
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
+from lance_dagster import properties as prop
 from lance_dagster.lineage.history import TableVersion, partitions_of, read_history
 from lance_dagster.lineage.reader_tags import hold_after_undo
 from lance_dagster.lineage.runs import versions_of_run
-from lance_dagster.properties import (
-    ASSET_KEY,
-    COLUMNS,
-    PARTITION_KEYS,
-    TAKES_BACK,
-    UNDO_RUN_ID,
-    UNDONE_VERSIONS,
-    join_values,
-    listed_keys,
-    split_values,
-)
-from lance_dagster.undo.columns import ColumnsBack, plan_columns_undo, sets_columns
+from lance_dagster.undo.columns import plan_columns_undo, sets_columns
 
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
+_UNDONE: Final = "it was undone before"
 _SYSTEM: Final = "__lance_"
 """Prefix of the names of system indices, which do not index rows."""
 
@@ -68,7 +60,6 @@ class Undo:
         run_versions: The versions that the run made.
         how: A description of the undo, for messages.
         operation: The operation to commit.
-        rows: The number of live rows before the undo.
         rows_after: The number of live rows after the undo.
         moves: The moves that reset the watermarks of incremental inputs.
         indices_lost: The indices that were built after the restored version, and must be built again.
@@ -79,10 +70,14 @@ class Undo:
     run_versions: tuple[TableVersion, ...]
     how: str
     operation: lance_core.LanceOperation.BaseOperation = field(repr=False)
-    rows: int
     rows_after: int
     moves: tuple[lance_core.WatermarkMove, ...] = ()
     indices_lost: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of live rows before the undo."""
+        return self.dataset.count_rows()
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -115,10 +110,10 @@ class Undo:
             yield
 
         properties = {
-            UNDO_RUN_ID: self.run_id,
-            UNDONE_VERSIONS: json.dumps(self.versions),
-            TAKES_BACK: ",".join(map(str, self.versions)),
-            **({ASSET_KEY: join_values(self.assets)} if self.assets else {}),
+            prop.UNDO_RUN_ID: self.run_id,
+            prop.UNDONE_VERSIONS: json.dumps(self.versions),
+            prop.TAKES_BACK: ",".join(map(str, self.versions)),
+            **({prop.ASSET_KEY: prop.join_values(self.assets)} if self.assets else {}),
             **_partition_properties(self.run_versions),
             **lance_core.WatermarkMove.properties(self.moves),
             **_column_properties(self.run_versions),
@@ -145,32 +140,40 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     Raises:
         CannotUndoError: The change cannot be undone exactly.
     """
+    try:
+        return _plan(dataset, run_id)
+    except CannotUndoError as error:
+        said = f"run {run_id} cannot be undone exactly in {dataset.uri}: {error}"
+        raise type(error)(said) from error.__cause__
+
+
+def _plan(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
+    """The undo, see `plan_undo`; an error has only the reason."""
     run_versions = versions_of_run(dataset, run_id)
     _check_recorded(dataset, run_id, run_versions)
     if not run_versions:
         return None
     for version in run_versions:
         if run_id != version.committed_by and len(version.writers) > 1:
-            raise _make_rejection(dataset, run_id, _explain_joined_runs(version))
-    versions = tuple(version.version for version in run_versions)
-    later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
+            raise CannotUndoError(_explain_joined_runs(version))
+    first, versions = run_versions[0].version, {version.version for version in run_versions}
+    later = list(read_history(dataset, after=first - 1, count_changes=False))[::-1]
     other_versions = [version for version in later if version.version not in versions]
     if any(version.undid == run_id for version in later):
-        raise AlreadyUndoneError(str(_make_rejection(dataset, run_id, "it was undone before")))
-    before = _before(dataset, run_id, versions[0])
-    if not all(version.is_maintenance for version in _remaining_versions(other_versions)):
-        return _plan_by_fragments(dataset, run_id, run_versions, before, other_versions)
+        raise AlreadyUndoneError(_UNDONE)
+    before = _before(dataset, first)
+    undo = partial(Undo, dataset=dataset, run_id=run_id, run_versions=tuple(run_versions))
     lost = _built_since(dataset, before)
-    if lost:
-        with contextlib.suppress(CannotUndoError):  # an undo by fragments keeps the indices
-            return _plan_by_fragments(dataset, run_id, run_versions, before, other_versions)
-    return Undo(
-        dataset=dataset,
-        run_id=run_id,
-        run_versions=tuple(run_versions),
+    is_alone = all(version.is_maintenance for version in _remaining_versions(other_versions))
+    if lost or not is_alone:
+        try:
+            return undo(**_plan_by_fragments(dataset, run_versions, before, other_versions))
+        except CannotUndoError:  # an undo by fragments keeps the indices
+            if not is_alone:
+                raise
+    return undo(
         how=f"version {before.version} is restored{_describe_lost_indices(lost)}",
         operation=lance_core.LanceOperation.Restore(version=before.version),
-        rows=dataset.count_rows(),
         rows_after=before.count_rows(),
         indices_lost=tuple(lost),
     )
@@ -193,8 +196,8 @@ def _check_recorded(dataset: lance_core.LanceDataset, run_id: str, run_versions:
         return
     first = min([*missing, *(version.version for version in run_versions)])
     if any(version.undid == run_id for version in read_history(dataset, after=first, count_changes=False)):
-        raise AlreadyUndoneError(str(_make_rejection(dataset, run_id, "it was undone before")))
-    raise _make_rejection(dataset, run_id, f"its version {max(missing)} was cleaned up")
+        raise AlreadyUndoneError(_UNDONE)
+    raise CannotUndoError(f"its version {max(missing)} was cleaned up")
 
 
 def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDataset) -> dict[str, str]:
@@ -228,23 +231,22 @@ def _explain_joined_runs(version: TableVersion) -> str:
     )
 
 
-def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_core.LanceDataset:
+def _before(dataset: lance_core.LanceDataset, first: int) -> lance_core.LanceDataset:
     if first == 1:
-        raise _make_rejection(dataset, run_id, "it created the table; drop the table instead")
+        raise CannotUndoError("it created the table; drop the table instead")
     try:
         return dataset.checkout_version(first - 1)
     except VersionNotFoundError as error:
-        raise _make_rejection(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
+        raise CannotUndoError(f"version {first - 1}, which it changed, was cleaned up") from error
 
 
 def _plan_by_fragments(
     dataset: lance_core.LanceDataset,
-    run_id: str,
     run_versions: Sequence[TableVersion],
     before: lance_core.LanceDataset,
     other_versions: Sequence[TableVersion],
-) -> Undo:
-    """The undo of a change that later commits of others followed, by fragments.
+) -> dict[str, Any]:
+    """The attributes of the undo of a change that later commits of others followed, by fragments.
 
     Raises:
         CannotUndoError: The change cannot be undone exactly.
@@ -252,61 +254,36 @@ def _plan_by_fragments(
     last = run_versions[-1].version
     between = [version.version for version in other_versions if version.version < last and not version.is_maintenance]
     if between:
-        raise _make_rejection(dataset, run_id, f"versions {between} of others are between its own")
+        raise CannotUndoError(f"versions {between} of others are between its own")
     if sets_columns(run_versions):
         versions = [version.version for version in run_versions]
         columns = plan_columns_undo(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
         if columns is not None:
-            return _plan_by_columns(dataset, run_id, run_versions, columns)
+            if columns.operation is None:
+                raise CannotUndoError(columns.how)
+            moves = _watermarks_back(dataset, run_versions)
+            rows = dataset.count_rows()
+            return {"how": columns.how, "operation": columns.operation, "rows_after": rows, "moves": moves}
     odd = [f"{version.version} ({version.operation})" for version in run_versions if version.operation not in _PLAIN]
     if odd:
-        raise _make_rejection(
-            dataset, run_id, f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments"
-        )
-    _check_partitions(
-        dataset,
-        run_id,
-        run_versions,
-        [version for version in _remaining_versions(other_versions) if not version.keeps_rows],
-    )
+        raise CannotUndoError(f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments")
+    writes_of_others = [version for version in _remaining_versions(other_versions) if not version.keeps_rows]
+    _check_partitions(dataset, run_versions, writes_of_others)
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
-        raise _make_rejection(dataset, run_id, "the columns have changed")
-    operation = _inverse(dataset, run_id, before, after)
-    change = before.count_rows() - after.count_rows()
-    return Undo(
-        dataset=dataset,
-        run_id=run_id,
-        run_versions=tuple(run_versions),
-        how=f"{len(operation.removed_fragment_ids)} fragments are removed, {len(operation.new_fragments)} added again, "
-        f"{len(operation.updated_fragments)} restored",
-        operation=operation,
-        rows=dataset.count_rows(),
-        rows_after=dataset.count_rows() + change,
-        moves=_watermarks_back(dataset, run_id, run_versions),
-    )
-
-
-def _plan_by_columns(
-    dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion], columns: ColumnsBack
-) -> Undo:
-    if columns.operation is None:
-        raise _make_rejection(dataset, run_id, columns.how)
-    rows = dataset.count_rows()
-    return Undo(
-        dataset=dataset,
-        run_id=run_id,
-        run_versions=tuple(run_versions),
-        how=columns.how,
-        operation=columns.operation,
-        rows=rows,
-        rows_after=rows,
-        moves=_watermarks_back(dataset, run_id, run_versions),
-    )
+        raise CannotUndoError("the columns have changed")
+    operation = _inverse(dataset, before, after)
+    return {
+        "how": f"{len(operation.removed_fragment_ids)} fragments are removed, {len(operation.new_fragments)} added "
+        f"again, {len(operation.updated_fragments)} restored",
+        "operation": operation,
+        "rows_after": dataset.count_rows() + before.count_rows() - after.count_rows(),
+        "moves": _watermarks_back(dataset, run_versions),
+    }
 
 
 def _watermarks_back(
-    dataset: lance_core.LanceDataset, run_id: str, run_versions: Sequence[TableVersion]
+    dataset: lance_core.LanceDataset, run_versions: Sequence[TableVersion]
 ) -> tuple[lance_core.WatermarkMove, ...]:
     """The moves that reverse those of a run; a restore resets the watermarks without them.
 
@@ -322,9 +299,7 @@ def _watermarks_back(
     for (name, part), (before, after) in ends.items():
         now = dataset.watermarks(name).get(part)
         if (None if now is None else now.position) != after:
-            raise _make_rejection(
-                dataset, run_id, f"a later run has consumed later changes of {name}; undo that run first"
-            )
+            raise CannotUndoError(f"a later run has consumed later changes of {name}; undo that run first")
         moves.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
     return tuple(moves)
 
@@ -338,10 +313,7 @@ def _remaining_versions(versions: Sequence[TableVersion]) -> list[TableVersion]:
 
 
 def _check_partitions(
-    dataset: lance_core.LanceDataset,
-    run_id: str,
-    run_versions: Sequence[TableVersion],
-    other_versions: Sequence[TableVersion],
+    dataset: lance_core.LanceDataset, run_versions: Sequence[TableVersion], other_versions: Sequence[TableVersion]
 ) -> None:
     """Reject the undo if others wrote to the same partitions, or may have.
 
@@ -354,19 +326,15 @@ def _check_partitions(
     partition_keys: set[str] = set()
     for keys in partition_lists:
         if not isinstance(keys, list):
-            raise _make_rejection(dataset, run_id, "it wrote too many partitions for the table to name them all")
+            raise CannotUndoError("it wrote too many partitions for the table to name them all")
         partition_keys |= set(keys)
     for version in other_versions:
         keys = _changed_partitions(dataset, version)
         if not isinstance(keys, list):
-            raise _make_rejection(
-                dataset, run_id, f"version {version.version} does not name the partitions that it wrote"
-            )
+            raise CannotUndoError(f"version {version.version} does not name the partitions that it wrote")
         common = sorted(partition_keys & set(keys))
         if common:
-            raise _make_rejection(
-                dataset, run_id, f"version {version.version} wrote to partition {common[0]!r} as well"
-            )
+            raise CannotUndoError(f"version {version.version} wrote to partition {common[0]!r} as well")
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
@@ -389,18 +357,18 @@ def _read_version(dataset: lance_core.LanceDataset, version: int) -> TableVersio
 def _partition_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
     """The property with the partitions that an undo changes, if they are known."""
     keys = partitions_of(versions)
-    return {PARTITION_KEYS: listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
+    return {prop.PARTITION_KEYS: prop.listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
 
 
 def _column_properties(versions: Sequence[TableVersion]) -> dict[str, str]:
     """The property with the columns that an undo changes, if it changes only columns: then it is no write of rows."""
-    named = [version.properties.get(COLUMNS) for version in versions]
-    columns = {column for names in named for column in split_values(names)}
-    return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}
+    named = [version.properties.get(prop.COLUMNS) for version in versions]
+    columns = {column for names in named for column in prop.split_values(names)}
+    return {} if None in named else {prop.COLUMNS: json.dumps(sorted(columns))}
 
 
 def _inverse(
-    dataset: lance_core.LanceDataset, run_id: str, before: lance_core.LanceDataset, after: lance_core.LanceDataset
+    dataset: lance_core.LanceDataset, before: lance_core.LanceDataset, after: lance_core.LanceDataset
 ) -> lance_core.LanceOperation.Update:
     old, new, now = (
         {fragment.fragment_id: fragment.metadata for fragment in ds.get_fragments()} for ds in (before, after, dataset)
@@ -409,22 +377,16 @@ def _inverse(
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
     touched = [key for key in (*added, *changed) if now.get(key) != new[key]]
     if touched:
-        raise _make_rejection(dataset, run_id, f"fragments {touched} with its rows were changed since")
+        raise CannotUndoError(f"fragments {touched} with its rows were changed since")
     if removed and dataset.has_stable_row_ids:
-        raise _make_rejection(dataset, run_id, "rows that it removed would get other stable row ids")
+        raise CannotUndoError("rows that it removed would get other stable row ids")
     with_deletions = [key for key in removed if old[key].deletion_file is not None]
     if with_deletions:
-        raise _make_rejection(
-            dataset, run_id, f"fragments {with_deletions}, which it removed, have deletion files, bound to their ids"
-        )
+        raise CannotUndoError(f"fragments {with_deletions}, which it removed, have deletion files, bound to their ids")
     if changed and dataset.has_index:
-        raise _make_rejection(dataset, run_id, f"indices may lack rows that would be restored in fragments {changed}")
+        raise CannotUndoError(f"indices may lack rows that would be restored in fragments {changed}")
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
         new_fragments=[old[key] for key in removed],
     )
-
-
-def _make_rejection(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
-    return CannotUndoError(f"run {run_id} cannot be undone exactly in {dataset.uri}: {reason}")
