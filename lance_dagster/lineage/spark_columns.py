@@ -14,22 +14,17 @@ converted on the way (`toPandas`, a checkpoint), or of a Connect session, whose 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import dagster as dg
 
-_MOST_STEPS: Final = 100
+from lance_dagster.lineage.step_inputs import Step, inputs_of
+
 _MOST_NODES: Final = 2000
 
-Step = tuple[str, str]
 Source = tuple[str, str]
 """An asset and a column of it."""
-
-_lock = threading.Lock()
-_columns_of_steps: OrderedDict[Step, dict[int, Source]] = OrderedDict()
 
 
 def has_plan(value: object) -> bool:
@@ -42,10 +37,8 @@ def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
     if step is None or not has_plan(frame):
         return
     columns = {_id(attribute): (asset, attribute.name()) for attribute in _items(_analyzed(frame).output())}
-    with _lock:
-        _columns_of_steps.setdefault(step, {}).update(columns)
-        while len(_columns_of_steps) > _MOST_STEPS:
-            _columns_of_steps.popitem(last=False)
+    with inputs_of(step) as inputs:
+        inputs.columns.update(columns)
 
 
 def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
@@ -55,8 +48,8 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
         step: The step that made the frame from its inputs.
         frame: The frame; the result is None for a value that is no frame of a classic session.
     """
-    with _lock:
-        input_columns = dict(_columns_of_steps.get(step, {})) if step is not None else {}
+    with inputs_of(step) as inputs:
+        input_columns = dict(inputs.columns)
     if not input_columns or not has_plan(frame):
         return None
     plan = _analyzed(frame)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -73,10 +74,34 @@ def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
     return {"lance/changes": dg.MetadataValue.json([part.entry for part in changes]), **(numbers if counted else {})}
 
 
+@dataclass(slots=True)
+class StepInputs:
+    """What a step has read.
+
+    Attributes:
+        read: The record of each table that was read, by asset.
+        rows: The condition of the rows that each input has read, by the URI of its table; None for all rows.
+        changes: The changes that were read, by asset.
+        columns: The assets' columns that Spark's frames have, by Spark's id of the expression.
+    """
+
+    read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, dict[str, pc.Expression | None]] = field(default_factory=dict)
+    changes: dict[str, ConsumedChanges] = field(default_factory=dict)
+    columns: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
 _lock = threading.Lock()
-_changes: OrderedDict[Step, dict[str, ConsumedChanges]] = OrderedDict()
-_read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
-_rows: OrderedDict[Step, dict[str, dict[str, pc.Expression | None]]] = OrderedDict()
+_steps: OrderedDict[Step, StepInputs] = OrderedDict()
+
+
+@contextmanager
+def inputs_of(step: Step | None) -> Iterator[StepInputs]:
+    """What a step has read, to look at or to add to; without a step, nothing is kept."""
+    with _lock:
+        yield StepInputs() if step is None else _steps.setdefault(step, StepInputs())
+        while len(_steps) > _MOST_STEPS:
+            _steps.popitem(last=False)
 
 
 def remember_input(
@@ -96,42 +121,33 @@ def remember_input(
         input_name: The input, and its partition if each is one value; empty if the table is opened otherwise.
         rows: The condition of the rows that are read; None for all rows.
     """
-    if step is None:
-        return
-    with _lock:
-        _read.setdefault(step, {})[asset] = input_entry(dataset)
-        _rows.setdefault(step, {}).setdefault(dataset.root_uri, {})[input_name] = rows
-        for memory in (_read, _rows):
-            while len(memory) > _MOST_STEPS:
-                memory.popitem(last=False)
+    entry = input_entry(dataset)
+    with inputs_of(step) as inputs:
+        inputs.read[asset] = entry
+        inputs.rows.setdefault(dataset.root_uri, {})[input_name] = rows
 
 
 def loaded_rows(step: Step | None, uri: str) -> pc.Expression | None:
     """The condition of the rows of a table that a step has read; None for all rows, or if it has read none."""
-    with _lock:
-        conditions = [] if step is None else list(_rows.get(step, {}).get(uri, {}).values())
+    with inputs_of(step) as inputs:
+        conditions = list(inputs.rows.get(uri, {}).values())
     read = [condition for condition in conditions if condition is not None]
     return reduce(or_, read) if read and len(read) == len(conditions) else None
 
 
 def remember_changes(step: Step | None, changes: ConsumedChanges) -> None:
     """Keep that a step reads changes, whose watermarks its commits move; without a step, do nothing."""
-    if step is None:
-        return
-    with _lock:
-        _changes.setdefault(step, {})[changes.asset] = changes
-        while len(_changes) > _MOST_STEPS:
-            _changes.popitem(last=False)
+    with inputs_of(step) as inputs:
+        inputs.changes[changes.asset] = changes
 
 
 def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
     """The changes that a step has read."""
-    with _lock:
-        return [] if step is None else list(_changes.get(step, {}).values())
+    with inputs_of(step) as inputs:
+        return list(inputs.changes.values())
 
 
 def input_properties(step: Step | None) -> dict[str, str]:
     """The transaction properties with the inputs of a step."""
-    with _lock:
-        inputs = dict(_read.get(step, {})) if step is not None else {}
-    return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in inputs.items()}
+    with inputs_of(step) as inputs:
+        return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in inputs.read.items()}
