@@ -10,11 +10,10 @@ from collections.abc import Iterable
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG
-from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs
 
 __all__ = ["ChangeTypeConfig", "build_change_type_job"]
 
@@ -59,51 +58,55 @@ def build_change_type_job(
         >>> config["ops"]["lance_change_type_op"]["config"]["column"]
         'delay'
     """
-    refs = {ref.name: ref for ref in table_refs(tables)}
+    refs = table_refs(tables)
     if not refs:
         raise dg.DagsterInvalidDefinitionError("build_change_type_job: no table is given; pass assets, specs or keys")
 
-    def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
-        from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
-        from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
-
-        ref = _find_table_of_run(refs, config.table)
-        resolved_ref = ref.resolved(context)
-        root = table_root(getattr(context.resources, io_manager_key))
-        dataset, branch = root.open(resolved_ref), root.branch_of_job(context)
-        if branch is not None:
-            dataset = dataset.ensure_branch(branch, renew_promoted=True)
-        before = dataset.version
-        properties = {
-            RUN_ID: context.run.run_id,
-            ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
-            JOB_NAME: context.run.job_name,
-            ASSET_KEY: ref.name,
-        }
-        change_column_type(
-            dataset, config.column, parse_type(config.type), allow_loss=config.allow_loss, properties=properties
-        )
-        if dataset.version == before:
-            context.log.info("%s: column %r is of type %s already", ref.name, config.column, config.type)
-            return
-        context.log_event(
-            dg.AssetObservation(
-                asset_key=ref.key,
-                description=f"Column {config.column!r} is of type {config.type} now.",
-                metadata={
-                    **({} if branch is None else {BRANCH_TAG: branch}),
-                    "dagster/row_count": dataset.count_rows(),
-                    "lance/version": dataset.version,
-                    "dagster/column_schema": column_schema(dataset.schema),
-                },
-            )
-        )
-
-    return build_job_of_one_op(
-        change,
-        name=checked_job_name(name, "build_change_type_job: name"),
+    return build_table_job(
+        refs,
+        ChangeTypeConfig,
+        _change_type,
+        name=name,
+        where="build_change_type_job: name",
         description="Changes the type of a column of a table.",
-        resource_key=io_manager_key,
+        io_manager_key=io_manager_key,
+    )
+
+
+def _change_type(run: TableRun) -> None:
+    from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
+
+    context, config, root = run.context, run.config, run.root
+    ref = _find_table_of_run({ref.name: ref for ref in run.refs}, config.table)
+    resolved_ref = ref.resolved(context)
+    dataset, branch = root.open(resolved_ref), root.branch_of_job(context)
+    if branch is not None:
+        dataset = dataset.ensure_branch(branch, renew_promoted=True)
+    before = dataset.version
+    properties = {
+        RUN_ID: context.run.run_id,
+        ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
+        JOB_NAME: context.run.job_name,
+        ASSET_KEY: ref.name,
+    }
+    change_column_type(
+        dataset, config.column, parse_type(config.type), allow_loss=config.allow_loss, properties=properties
+    )
+    if dataset.version == before:
+        context.log.info("%s: column %r is of type %s already", ref.name, config.column, config.type)
+        return
+    context.log_event(
+        dg.AssetObservation(
+            asset_key=ref.key,
+            description=f"Column {config.column!r} is of type {config.type} now.",
+            metadata={
+                **({} if branch is None else {BRANCH_TAG: branch}),
+                "dagster/row_count": dataset.count_rows(),
+                "lance/version": dataset.version,
+                "dagster/column_schema": column_schema(dataset.schema),
+            },
+        )
     )
 
 

@@ -19,22 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_core.maintenance.routine.health import compute_deleted_fraction
-from lance_dagster.events.layout import COMMIT, columns_of, split_entries
+from lance_dagster import properties as prop
+from lance_dagster.events.layout import columns_of, describe_version, split_entries
 from lance_dagster.events.table_log import read_recent_versions, render_table_log
-from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
+from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties
 from lance_dagster.lineage.history import compute_data_version, input_entry, input_record, read_history
-from lance_dagster.properties import (
-    ASSET_KEY,
-    ATTEMPT,
-    CODE_VERSION,
-    INPUT_PREFIX,
-    JOB_NAME,
-    PARTITION_HASH,
-    PARTITION_KEYS,
-    RUN_ID,
-    hashed,
-)
+from lance_dagster.tables.event_keys import COMMIT
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -60,17 +50,17 @@ def commit_properties(
     """
     asset = _asset(context, asset_key)
     optional_properties: dict[str, str | None] = {
-        RUN_ID: context.run_id,
-        JOB_NAME: context.job_name,
-        ASSET_KEY: asset,
-        ATTEMPT: str(context.retry_number),
-        CODE_VERSION: context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
+        prop.RUN_ID: context.run_id,
+        prop.JOB_NAME: context.job_name,
+        prop.ASSET_KEY: asset,
+        prop.ATTEMPT: str(context.retry_number),
+        prop.CODE_VERSION: context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
         **_partitions(context),
     }
     properties = {key: value for key, value in optional_properties.items() if value is not None}
-    entries = {INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
+    entries = {prop.INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
     extras = context.extras.get(EXTRAS_KEY)
-    return attempt_properties({**properties, **entries}, extras or {}, int(context.retry_number))
+    return PipesAttemptProperties({**properties, **entries}, extras or {}, int(context.retry_number))
 
 
 def report_commit(
@@ -109,12 +99,9 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
         for name, kind, nullable, tags in columns_of(dataset.schema)
     ]
     optional_entries: dict[str, Any] = {
-        "dagster/row_count": dataset.count_rows(),
+        **describe_version(dataset),
         "lance/rows_written": newest.rows_added if newest is not None else None,
         "lance/rows_deleted": (newest.rows_removed or None) if newest is not None else None,
-        "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": compute_deleted_fraction(dataset),
-        "lance/version": dataset.version,
         "lance/operation": "Create" if created else newest.operation if newest is not None else None,
         "lance/branch": dataset.branch,
         "lance/published": None if dataset.branch is None else False,
@@ -149,6 +136,6 @@ def _partitions(context: PipesContext) -> dict[str, str | None]:
         return {}
     span = context.partition_key_range
     if span["start"] != span["end"]:
-        return {PARTITION_KEYS: json.dumps({"first": span["start"], "last": span["end"]})}
+        return {prop.PARTITION_KEYS: json.dumps({"first": span["start"], "last": span["end"]})}
     keys = json.dumps([span["start"]])
-    return {PARTITION_KEYS: keys, PARTITION_HASH: hashed(keys)}
+    return {prop.PARTITION_KEYS: keys, prop.PARTITION_HASH: prop.hashed(keys)}

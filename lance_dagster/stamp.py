@@ -18,8 +18,9 @@ from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
-from lance_dagster.tables.partition_expr import partition_column
-from lance_dagster.tables.settings import check_input, plain_metadata
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partition_expr import find_misfit, partition_column
+from lance_dagster.tables.settings import check_input
 
 __all__ = ["stamp_lance_metadata"]
 
@@ -133,25 +134,13 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
     for column in columns.values() if isinstance(columns, Mapping) else [columns]:
         if isinstance(column, str) and column:
             partition_column(column, where=f"asset {asset}")
-    if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
-        names = {part.name for part in spec.partitions_def.partitions_defs}
-        if not isinstance(columns, Mapping) or set(columns) != names:
-            example = "{" + ", ".join(f'"{name}": "column"' for name in sorted(names)) + "}"
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset} has the partition dimensions {sorted(names)}, so its metadata must name their columns, "
-                f'metadata={{"partition_expr": {example}}}, not {columns!r}'
-            )
-        wrong = {name: column for name, column in columns.items() if not (isinstance(column, str) and column)}
-        if wrong or len(set(columns.values())) < len(columns):
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: metadata partition_expr must name a different column for each dimension, not "
-                f"{wrong or columns!r}"
-            )
-    elif spec.partitions_def is not None and not (isinstance(columns, str) and columns):
-        raise dg.DagsterInvalidDefinitionError(
-            f"asset {asset} is partitioned, so its metadata must name the partition column, "
-            f'metadata={{"partition_expr": "column"}}, not {columns!r}'
-        )
+    definition = spec.partitions_def
+    dimensions = None
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        dimensions = [part.name for part in definition.partitions_defs]
+    misfit = None if definition is None else find_misfit(columns, dimensions)
+    if misfit is not None:
+        raise dg.DagsterInvalidDefinitionError(f"asset {asset}: {misfit}")
 
 
 def _check_inputs(defs: dg.Definitions, managers: Mapping[dg.AssetKey, LanceIOManager]) -> None:

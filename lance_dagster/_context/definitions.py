@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import dagster as dg
 
-from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
+from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph, find_asset, graph_of
 
 Value = TypeVar("Value")
 
@@ -70,7 +70,7 @@ def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | N
         repository = context.repository_def
     if repository is None:
         graph = asset_graph(getattr(context, "job_def", None))
-        if graph is None or not graph.has(asset_key):
+        if find_asset(graph, asset_key) is None:
             return None
         return {key.name for key in graph.get_check_keys_for_assets({asset_key}) if graph.get(key).blocking}
     definitions = [*repository.assets_defs_by_key.values(), *repository.asset_checks_defs_by_key.values()]
@@ -82,10 +82,7 @@ def sort_upstream_first(
     context: AnyContext, values: Sequence[Value], key_of: Callable[[Value], dg.AssetKey]
 ) -> list[Value]:
     """The values in the order of their assets, upstream ones first; as given if the code location is not known."""
-    graph: Any = None
-    with suppress(*ABSENT):
-        graph = context.repository_def.asset_graph  # type: ignore[union-attr]
-    graph = asset_graph(getattr(context, "job_def", None)) if graph is None else graph
+    graph = graph_of(context)
     order = {} if graph is None else {key: number for number, key in enumerate(graph.toposorted_asset_keys)}
     return sorted(values, key=lambda value: order.get(key_of(value), len(order)))
 
@@ -94,5 +91,4 @@ def _definition(context: AnyContext, asset_key: dg.AssetKey) -> Any:
     """The definition of an asset; None if the code location does not have it."""
     with suppress(*ABSENT, AttributeError):
         return context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
-    graph = asset_graph(getattr(context, "job_def", None))
-    return graph.get(asset_key).assets_def if graph is not None and graph.has(asset_key) else None
+    return getattr(find_asset(asset_graph(getattr(context, "job_def", None)), asset_key), "assets_def", None)

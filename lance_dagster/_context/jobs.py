@@ -20,29 +20,6 @@ def build_job_beside_resources(
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
 
 
-def build_job_of_one_op(
-    run: Callable[..., None], *, name: str, description: str, resource_key: str, **options: Any
-) -> dg.JobDefinition:
-    """A job whose only op runs a function of the op's context and its configuration.
-
-    Args:
-        run: The function; the annotation of its argument `config` is the class of the configuration.
-        name: Name of the job; the op is named `<name>_op`.
-        description: Description of the job and of the op.
-        resource_key: The resource that the op needs; the code location provides it.
-        **options: Further arguments of `dg.JobDefinition`.
-    """
-    op = dg.op(
-        name=f"{name}_op", description=description, required_resource_keys={resource_key}, out=dg.Out(dg.Nothing)
-    )(run)
-
-    @dg.graph(name=name)
-    def graph() -> None:
-        op()
-
-    return build_job_beside_resources(graph, {}, name=name, description=description, **options)
-
-
 def defer_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
     """Let a job be built when its code location is loaded, from the assets, checks and resources there.
 

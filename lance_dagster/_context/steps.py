@@ -171,40 +171,27 @@ def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
 
 def metadata_of_asset(context: dg.OutputContext, asset_key: dg.AssetKey) -> Mapping[str, Any]:
     """The definition metadata of another asset of an output's code location; empty if the asset is not known."""
-    graph = asset_graph(getattr(_step(context), "job_def", None))
-    return (graph.get(asset_key).metadata or {}) if graph is not None and graph.has(asset_key) else {}
+    return getattr(find_asset(_graph_of_step(context), asset_key), "metadata", None) or {}
 
 
 def other_assets(context: dg.OutputContext) -> dict[dg.AssetKey, Mapping[str, Any]]:
     """The definition metadata of the other assets of an output's code location; empty if they are not known."""
-    graph = asset_graph(getattr(_step(context), "job_def", None))
+    graph = _graph_of_step(context)
     keys = () if graph is None else graph.get_all_asset_keys() - {context.asset_key}
     return {key: graph.get(key).metadata or {} for key in keys}
 
 
-def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
-    """The assets of the code location downstream of an output's asset, and the instance; None if they are not known."""
-    step = _step(context)
-    graph = asset_graph(getattr(step, "job_def", None))
-    if step is None or graph is None:
-        return None
-    children = _children(graph, context.asset_key)
-    return None if children is None else (step.instance, children)
-
-
-def downstream_keys_of(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, asset_key: dg.AssetKey
+def downstream_keys(
+    context: dg.OutputContext | dg.OpExecutionContext | dg.AssetExecutionContext, asset_key: dg.AssetKey
 ) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location downstream of a given asset, and the instance; None if they are not known."""
+    step: Any = _step(context) if isinstance(context, dg.OutputContext) else context
     try:
-        children = _children(context.repository_def.asset_graph, asset_key)
+        graph = _graph_of_step(context) if isinstance(context, dg.OutputContext) else step.repository_def.asset_graph
     except ABSENT:
         return None
-    return None if children is None else (context.instance, children)
-
-
-def _children(graph: Any, asset_key: dg.AssetKey) -> list[dg.AssetKey] | None:
-    return sorted(graph.get(asset_key).child_keys) if graph.has(asset_key) else None
+    asset = find_asset(graph, asset_key)
+    return None if asset is None else (step.instance, sorted(asset.child_keys))
 
 
 def input_annotation(context: dg.InputContext) -> object:
@@ -281,11 +268,7 @@ def _sources(context: dg.InputContext) -> Sequence[Any] | None:
 
 def is_external(context: dg.InputContext) -> bool:
     """Whether nothing in the code location materializes the asset of an input; True if that is not known."""
-    layer = getattr(getattr(_step(context), "job_def", None), "asset_layer", None)
-    graph = asset_graph(getattr(_step(context), "job_def", None))
-    if layer is None or graph is None or not graph.has(context.asset_key):
-        return True
-    return not graph.get(context.asset_key).is_materializable
+    return not getattr(find_asset(_graph_of_step(context), context.asset_key), "is_materializable", False)
 
 
 def set_data_version(context: dg.OutputContext, version: str) -> None:
@@ -333,10 +316,8 @@ def asset_definition(
         definition = context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
     if definition is not None:
         return definition.metadata_by_key.get(asset_key), definition.specs_by_key[asset_key].partitions_def
-    graph = asset_graph(getattr(context, "job_def", None))
-    if graph is None or not graph.has(asset_key):
-        return None, None
-    return graph.get(asset_key).metadata, graph.get(asset_key).partitions_def
+    asset = find_asset(asset_graph(getattr(context, "job_def", None)), asset_key)
+    return (None, None) if asset is None else (asset.metadata, asset.partitions_def)
 
 
 def known_assets(
@@ -356,18 +337,31 @@ def is_external_asset(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
 ) -> bool | None:
     """Whether the code location has an asset but does not materialize it; None if the asset is not known."""
-    try:
-        repository = context.repository_def
-    except ABSENT:
-        repository = None
-    graph: Any = asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
-    return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
+    asset = find_asset(graph_of(context), asset_key)
+    return None if asset is None else not asset.is_materializable
 
 
 def asset_graph(job: Any) -> Any:
     """The assets of the code location that a job comes from; None if they are not known."""
     graph: Any = getattr(getattr(job, "asset_layer", None), "asset_graph", None)
     return getattr(graph, "source_asset_graph", graph)  # a job's own graph has only the assets of the job
+
+
+def graph_of(context: AnyContext) -> Any:
+    """The assets of the code location of a context; None if they are not known."""
+    graph: Any = None
+    with suppress(*ABSENT, AttributeError):
+        graph = context.repository_def.asset_graph  # type: ignore[union-attr]
+    return asset_graph(getattr(context, "job_def", None)) if graph is None else graph
+
+
+def find_asset(graph: Any, asset_key: dg.AssetKey) -> Any:
+    """An asset of a graph; None without a graph, or if the graph lacks the asset."""
+    return graph.get(asset_key) if graph is not None and graph.has(asset_key) else None
+
+
+def _graph_of_step(context: dg.OutputContext | dg.InputContext) -> Any:
+    return asset_graph(getattr(_step(context), "job_def", None))
 
 
 def run_partition_keys(

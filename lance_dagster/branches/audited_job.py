@@ -12,21 +12,21 @@ assets downstream stay as they were, and the branch is kept for inspection.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.definitions import blocking_checks, sort_upstream_first
+from lance_dagster._context.definitions import sort_upstream_first
 from lance_dagster._context.jobs import defer_job
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableRef, table_refs, table_root
+from lance_dagster.tables.refs import TableRef, group_by_table, table_refs, table_root
 
 if TYPE_CHECKING:
     from lance_dagster.branches.check_results import BranchChecks
+    from lance_dagster.branches.promotion import Tables
 
 _DEFAULT_KEY: Final = "io_manager"
 
@@ -212,7 +212,7 @@ def _publish_asset(
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
-        from lance_dagster.branches.promotion import reject_conflicts  # noqa: PLC0415 - code locations load without lance_core
+        from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
         branch = run_branch(facts_of(context.run, context.instance))
         root = table_root(getattr(context.resources, io_manager_key))
@@ -224,8 +224,8 @@ def _publish_asset(
                 f"the table of {', '.join(lost)} has no branch {branch}, so that nothing of this run is published: if "
                 "the branch was discarded, re-execute all steps of the first run"
             )
-        checked_branches = _require_passed_checks(context, tables, branch)
-        reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
+        checked_branches = _require_passed_checks(context, group_by_table(tables), branch)
+        promotion.reject_conflicts(group_by_table(tables), branch, checked_branches)
         for ref in sort_upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
             _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
@@ -247,7 +247,7 @@ def _has_branch_or_promotion(main: Any, branch: str) -> bool:
 
 
 def _require_passed_checks(
-    context: dg.AssetExecutionContext, tables: Sequence[tuple[TableRef, Any]], branch: str
+    context: dg.AssetExecutionContext, tables: "Tables", branch: str
 ) -> "dict[str, BranchChecks]":
     """Return the results of the checks of the branch, all passed, by the URI of the table.
 
@@ -256,17 +256,11 @@ def _require_passed_checks(
     Raises:
         Failure: A blocking check has not passed, as in a re-execution of the last step alone.
     """
-    from lance_dagster.branches.promotion import open_branch_checks  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.promotion import open_checks  # noqa: PLC0415 - code locations load without lance_core
 
-    checked_branches: dict[str, BranchChecks] = {}
-    reasons: list[str] = []
-    for main in {main.root_uri: main for _, main in tables}.values():
-        keys = [ref.key for ref, other in tables if other.root_uri == main.root_uri]
-        blocking = partial(blocking_checks, context)
-        checks = open_branch_checks(context.instance, main, branch, keys, blocking, only_blocking=True)
-        if checks is not None:
-            checked_branches[main.root_uri] = checks
-            reasons += checks.sentences("in a re-execution of the run")
+    checked_branches = open_checks(context, tables, branch, only_blocking=True)
+    launch = "in a re-execution of the run"
+    reasons = [reason for checks in checked_branches.values() for reason in checks.sentences(launch)]
     if reasons:
         raise dg.Failure(f"branch {branch} is not published, and main is unchanged: {'; '.join(reasons)}")
     return checked_branches
@@ -284,22 +278,18 @@ def _publish(
 ) -> None:
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.events.reporting import record  # noqa: PLC0415 - code locations load without lance_core
 
     main = root.open_or_none(ref)
     properties = {PROMOTION_RUN_ID: context.run.run_id}
     published = None
     if main is not None:
         checks = checked_branches.get(main.root_uri)
-        published = promotion.publish(main, branch, checked=checks, tag=True, properties=properties)
+        published = promotion.publish(main, branch, checked=checks, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: leave assets that another IO manager "
             "stores out of the job"
         )
-    context.log.info("%s: branch %s %s", ref.name, branch, published.summary)
-    if published.left_behind:
-        context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
-    record(context, promotion.build_promotion_events(context, root, ref, published, partitions=partitions))
+    promotion.report_promotion(context, root, ref, published, partitions=partitions)
     if not keep_branch:
         discard_branch(main, branch)

@@ -17,21 +17,11 @@ import dagster as dg
 import lance_core
 from lance_core.errors import NotFoundError
 from lance_core.maintenance import removed_commits
+from lance_dagster import properties as prop
 from lance_dagster._context.check_log import CheckEvaluation, CheckLog, read_check_log
 from lance_dagster.branches.gate import REST, ChangedRows, CheckProblem, CheckResult, check_problems
 from lance_dagster.lineage.check_reads import branch_id
 from lance_dagster.lineage.history import read_history
-from lance_dagster.properties import (
-    ASSET_KEY,
-    ATTEMPT,
-    OUT_OF_PARTITION,
-    PARTITION_HASH,
-    RUN_ID,
-    STEP_KEY,
-    hashed,
-    partition_names,
-    split_values,
-)
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 _SLICES: Final = "lance.slices"
@@ -223,7 +213,7 @@ class _BranchCommit:
     @property
     def assets(self) -> list[str]:
         """The assets for which the commit was made."""
-        return split_values(self.properties.get(ASSET_KEY))
+        return prop.split_values(self.properties.get(prop.ASSET_KEY))
 
 
 def _read_commits_since_fork(
@@ -236,21 +226,22 @@ def _read_commits_since_fork(
     assert head.branch is not None
     fork, removed = main.branches.list()[head.branch]["parent_version"], removed_commits(head)
     existing = {version_ref["version"] for version_ref in head.version_refs()}
-    commits = {
-        version: _BranchCommit(version=version, operation=commit.operation, properties=commit.properties)
-        for version, commit in removed.items()
-        if commit.changes_rows and version > fork and version not in existing
+    commits: dict[int, Any] = {
+        version: commit for version, commit in removed.items() if version > fork and version not in existing
     }
-    for commit in read_history(head, after=fork, count_changes=False, ahead=_AHEAD):
-        if commit.changes_rows:
-            commits[commit.version] = _BranchCommit(
-                version=commit.version,
-                operation=commit.operation,
-                properties=commit.properties,
-                is_idle=commit.is_idle,
-            )
+    history = read_history(head, after=fork, count_changes=False, ahead=_AHEAD)
+    commits |= {commit.version: commit for commit in history}
+    newest_first = [
+        _BranchCommit(
+            version=version,
+            operation=commits[version].operation,
+            properties=commits[version].properties,
+            is_idle=getattr(commits[version], "is_idle", False),
+        )
+        for version in sorted(commits, reverse=True)
+        if commits[version].changes_rows
+    ]
     missing = (number for number in range(fork + 1, head.version) if number not in existing | removed.keys())
-    newest_first = [commits[version] for version in sorted(commits, reverse=True)]
     return newest_first, max(missing, default=0)
 
 
@@ -269,12 +260,14 @@ def _sum_up_changed_rows(
     replaced: dict[str | None, int] = {}
     table_replaced = 0
     for commit in reversed([commit for commit in history if not commit.assets or asset in commit.assets]):
-        names = partition_names(commit.properties) or partition_lists.get(commit.properties.get(PARTITION_HASH, ""), ())
+        names = prop.partition_names(commit.properties) or partition_lists.get(
+            commit.properties.get(prop.PARTITION_HASH, ""), ()
+        )
         parts: Sequence[str | None] = [*names] or [REST]
         if commit.is_idle:  # the rows are those that an earlier result has read, if there is one
             changed = dict.fromkeys(parts, commit.version) | changed
             continue
-        if OUT_OF_PARTITION in commit.properties:
+        if prop.OUT_OF_PARTITION in commit.properties:
             changed[REST] = commit.version
         changed |= dict.fromkeys(parts, commit.version)
         if _SLICES in commit.properties:
@@ -318,7 +311,7 @@ class _RunsOfBranch:
     @property
     def newest(self) -> str | None:
         """The newest run that wrote to the branch or that had checks; None if there is none."""
-        writers = {run for commit in self.history for run in split_values(commit.properties.get(RUN_ID))}
+        writers = {run for commit in self.history for run in prop.split_values(commit.properties.get(prop.RUN_ID))}
         numbered_runs = [
             (number, run)
             for run, (number, log) in self.logs.items()
@@ -330,7 +323,7 @@ class _RunsOfBranch:
     def partition_lists(self) -> dict[str, Sequence[str]]:
         """The lists of partitions that steps have read or written, by the hash that commits record."""
         lists = [read["partitions"] for _, log in self.logs.values() for reads in log.reads.values() for read in reads]
-        return {hashed(json.dumps(names)): names for names in lists if names is not None}
+        return {prop.hashed(json.dumps(names)): names for names in lists if names is not None}
 
     def blocking_checks(self, key: dg.AssetKey) -> set[str]:
         """The checks of an asset that were blocking when they ran, and those that a run was to execute and did not."""
@@ -344,7 +337,7 @@ class _RunsOfBranch:
 
     def list_results(self, key: dg.AssetKey) -> list[CheckResult]:
         """The results of the checks of an asset, except for those about an earlier branch of the same name."""
-        writers = {run for commit in self.history for run in split_values(commit.properties.get(RUN_ID))}
+        writers = {run for commit in self.history for run in prop.split_values(commit.properties.get(prop.RUN_ID))}
         oldest = min((number for run, (number, _) in self.logs.items() if run in writers), default=0)
         listed = []
         for run, (number, log) in self.logs.items():
@@ -375,8 +368,10 @@ class _RunsOfBranch:
         step, attempt = evaluation.attempt
         made_by = (run, step, str(attempt))
         for commit in self.history:
-            if asset in commit.assets and made_by == tuple(map(commit.properties.get, (RUN_ID, STEP_KEY, ATTEMPT))):
-                return [{"version": commit.version, "partitions": partition_names(commit.properties) or None}]
+            if asset in commit.assets and made_by == tuple(
+                map(commit.properties.get, (prop.RUN_ID, prop.STEP_KEY, prop.ATTEMPT))
+            ):
+                return [{"version": commit.version, "partitions": prop.partition_names(commit.properties) or None}]
         return []
 
 

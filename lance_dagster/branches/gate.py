@@ -21,6 +21,24 @@ REST: Final = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """The conditions for the promotion of a branch.
+
+    Attributes:
+        require_checks: Whether checks count: a failed one, and a blocking one that has not passed on the version of the
+            branch.
+        max_commit_drift: The most commits that main may have had since the fork; None for any number.
+        min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
+        max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
+    """
+
+    require_checks: bool = True
+    max_commit_drift: int | None = None
+    min_row_ratio: float | None = None
+    max_row_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRows:
     """The rows of an asset that a branch has changed.
 

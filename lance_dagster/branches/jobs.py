@@ -10,16 +10,15 @@ run tag `lance/force`, or `force` in the configuration, promotes a branch that t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.definitions import blocking_checks, sort_upstream_first
-from lance_dagster._context.jobs import build_job_of_one_op
+from lance_dagster._context.definitions import sort_upstream_first
 from lance_dagster._context.steps import facts_of
+from lance_dagster.branches.gate import Gates
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import (
     BRANCH_TAG,
@@ -32,22 +31,21 @@ from lance_dagster.tables.branch_policy import (
     named_branch,
     only_branch,
 )
-from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.jobs import TableRun, build_table_job
 from lance_dagster.tables.refs import (
     ChosenTables,
     TableLike,
     TableRef,
-    TableRoot,
-    chosen_refs,
+    group_by_table,
     is_foreign,
     is_tagged,
+    join_names,
     table_refs,
-    table_root,
 )
 
 if TYPE_CHECKING:
     from lance_dagster.branches.check_results import BranchChecks
-    from lance_dagster.branches.promotion import Published
+    from lance_dagster.branches.promotion import Published, Tables
 
 
 class BranchConfig(ChosenTables):
@@ -62,20 +60,6 @@ class BranchConfig(ChosenTables):
     force: bool = Field(
         default=False, description="Whether to promote a branch that failed checks or that other gates reject."
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BranchOps:
-    """The arguments of a job's op."""
-
-    refs: Sequence[TableRef]
-    io_manager_key: str
-    gates: dict[str, Any]
-    discard: bool
-
-    def root(self, context: dg.OpExecutionContext) -> TableRoot:
-        """The root of the IO manager."""
-        return table_root(getattr(context.resources, self.io_manager_key))
 
 
 def build_branch_jobs(
@@ -118,57 +102,59 @@ def build_branch_jobs(
         >>> [job.name for job in lance_dagster.build_branch_jobs(["nyc/flights"])]
         ['lance_promote', 'lance_discard']
     """
-    checked_job_name(promote_name, "build_branch_jobs: promote_name")
-    checked_job_name(discard_name, "build_branch_jobs: discard_name")
-    gates = {
-        "require_checks": require_checks,
-        "max_commit_drift": max_commit_drift,
-        "min_row_ratio": min_row_ratio,
-        "max_row_ratio": max_row_ratio,
-    }
-    job = _BranchOps(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
-    return (
-        _build_job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
-        _build_job(job, discard_name, _discard, "Discards the branch of these tables.", publishes=False),
+    refs = table_refs(tables)
+    gates = Gates(
+        require_checks=require_checks,
+        max_commit_drift=max_commit_drift,
+        min_row_ratio=min_row_ratio,
+        max_row_ratio=max_row_ratio,
     )
-
-
-def _build_job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
-    def run(context: dg.OpExecutionContext, config: BranchConfig) -> None:
-        work(job, context, config)
-
-    return build_job_of_one_op(
-        run,
-        name=name,
-        description=description,
-        resource_key=job.io_manager_key,
-        tags={**NO_RETRIES, **({PUBLISHES_TAG: "true"} if publishes else {})},
-        metadata={"lance/tables": [ref.name for ref in job.refs]},
+    promote = build_table_job(
+        refs,
+        BranchConfig,
+        partial(_promote, gates=gates, discard=discard_promoted),
+        name=promote_name,
+        where="build_branch_jobs: promote_name",
+        description="Promotes the branch of these tables into main.",
+        io_manager_key=io_manager_key,
+        tags={**NO_RETRIES, PUBLISHES_TAG: "true"},
     )
+    discard = build_table_job(
+        refs,
+        BranchConfig,
+        _discard,
+        name=discard_name,
+        where="build_branch_jobs: discard_name",
+        description="Discards the branch of these tables.",
+        io_manager_key=io_manager_key,
+        tags=NO_RETRIES,
+    )
+    return promote, discard
 
 
-def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
-    branch, forced = _find_branch_of_run(job, context, config), is_tagged(context, FORCE_TAG) or config.force
-    tables = [(ref, main) for ref, main in _open_tables(job, context, config) if main is not None]
-    checked_branches, rejected = _pass_gates(job, context, _group_by_table(tables), branch, forced=forced)
-    promotion.reject_conflicts([(ref.name, main) for ref, main in tables], branch, checked_branches)
+    context = run.context
+    branch, forced = _find_branch_of_run(run), is_tagged(context, FORCE_TAG) or run.config.force
+    opened = [(ref, main) for ref, main in _open_tables(run) if main is not None]
+    tables = group_by_table(sort_upstream_first(context, opened, lambda pair: pair[0].key))
+    checked_branches, rejected = _pass_gates(run, gates, tables, branch, forced=forced)
+    promotion.reject_conflicts(tables, branch, checked_branches)
     done, failed = 0, []
-    for same in _group_by_table(sort_upstream_first(context, tables, lambda pair: pair[0].key)):
-        main = same[0][1]
-        names = ", ".join(ref.name for ref, _ in same)
+    for main, refs in tables:
+        names = join_names(refs)
         try:
-            run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
+            properties = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
             checks = checked_branches.get(main.root_uri)
-            published = promotion.publish(main, branch, checked=checks, tag=True, properties=run)
+            published = promotion.publish(main, branch, checked=checks, properties=properties)
         except LanceError as error:
             context.log.exception("%s: not promoted", names)
             failed.append(f"{names}: {error}")
             continue
-        for ref, table in same:
-            done += _report(job, context, ref, table, published, forced=rejected.get(main.root_uri))
+        for ref in refs:
+            done += _report(run, ref, main, published, forced=rejected.get(main.root_uri), discard=discard)
     if failed:
         undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
@@ -177,9 +163,9 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
 
 
 def _pass_gates(
-    job: _BranchOps,
-    context: dg.OpExecutionContext,
-    tables: Sequence[Sequence[tuple[TableRef, Any]]],
+    run: TableRun,
+    gates: Gates,
+    tables: "Tables",
     branch: str,
     *,
     forced: bool,
@@ -191,20 +177,16 @@ def _pass_gates(
     """
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
-    gates, launch = promotion.Gates(**job.gates), describe_launch(job.root(context).branching, branch)
-    checked_branches: dict[str, BranchChecks] = {}
+    launch = describe_launch(run.root.branching, branch)
+    checked_branches = promotion.open_checks(run.context, tables, branch)
     rejected: dict[str, list[str]] = {}
-    for same in tables:
-        main, keys = same[0][1], [ref.key for ref, _ in same]
-        checks = promotion.open_branch_checks(context.instance, main, branch, keys, partial(blocking_checks, context))
-        if checks is None:
-            continue
-        checked_branches[main.root_uri] = checks
-        if checks.is_promoted:
+    for main, refs in tables:
+        checks = checked_branches.get(main.root_uri)
+        if checks is None or checks.is_promoted:
             continue
         problems = checks.sentences(launch) if gates.require_checks else []
-        names = ", ".join(ref.name for ref, _ in same)
-        problems += [f"{names}: {reason}" for reason in promotion.find_gate_problems(main, branch, gates)]
+        reasons_of_table = promotion.find_gate_problems(main, branch, gates)
+        problems += [f"{join_names(refs)}: {reason}" for reason in reasons_of_table]
         rejected |= {main.root_uri: problems} if problems else {}
     reasons = "; ".join(problem for problems in rejected.values() for problem in problems)
     if rejected and not forced:
@@ -213,54 +195,43 @@ def _pass_gates(
             f"again once this is fixed, or promote the branch all the same with the run tag {FORCE_TAG}: true"
         )
     if rejected:
-        context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
+        run.context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
     return checked_branches, rejected
 
 
-def _group_by_table(pairs: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
-    """Assets with their tables, grouped by table, because several assets may share a table."""
-    tables: dict[str, list[tuple[TableRef, Any]]] = {}
-    for ref, main in pairs:
-        tables.setdefault(main.root_uri, []).append((ref, main))
-    return list(tables.values())
-
-
 def _report(
-    job: _BranchOps,
-    context: dg.OpExecutionContext,
+    run: TableRun,
     ref: TableRef,
     main: Any,
     published: "Published | None",
     *,
     forced: Sequence[str] | None,
+    discard: bool,
 ) -> bool:
     """Report what Dagster lacks about the promotion of one table; returns whether the branch was ever promoted."""
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.events.reporting import build_observation, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.reporting import build_observation  # noqa: PLC0415 - heavy imports
 
+    context = run.context
     if published is None:
         context.log.info("%s: skipped, it has no such branch", ref.name)
         return False
-    context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
-    if published.left_behind:
-        context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}
-    events = promotion.build_promotion_events(context, job.root(context), ref, published, entries=entries)
-    record(context, events)
+    is_reported = promotion.report_promotion(context, run.root, ref, published, entries=entries)
     if published.is_new and not published.is_of(ref):
         context.log_event(build_observation(ref, published.dataset, {"lance/promoted_from": published.branch}))
-    discarded = job.discard and discard_branch(main, published.branch)
-    if events or discarded:
+    discarded = discard and discard_branch(main, published.branch)
+    if is_reported or discarded:
         _show_branches(context, ref, main)
     return True
 
 
-def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+def _discard(run: TableRun) -> None:
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
 
-    branch = _find_branch_of_run(job, context, config)
-    for ref, main in _open_tables(job, context, config):
+    branch, context = _find_branch_of_run(run), run.context
+    for ref, main in _open_tables(run):
         if main is None:
             context.log.info("%s: there is no table", ref.name)
             continue
@@ -268,7 +239,7 @@ def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
         discarded = discard_branch(main, branch)
         context.log.info("%s: branch %s %s", ref.name, branch, "is discarded" if discarded else "does not exist")
         if written is not None:
-            _report_main(job, context, ref, main, branch, written)
+            _report_main(run, ref, main, branch, written)
         if discarded:
             _show_branches(context, ref, main)
 
@@ -289,25 +260,20 @@ def _find_written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch
     return [partition for partition in about if partition is not None] if about else None
 
 
-def _report_main(
-    job: _BranchOps, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
-) -> None:
+def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
     from lance_dagster.events.published import PUBLISHED  # noqa: PLC0415 - heavy imports
     from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
         TableReport,
-        build_materializations,
         count_partition_rows,
         read_recorded_states,
         record,
     )
 
-    latest = main.checkout_version((None, None))
+    latest, context = main.checkout_version((None, None)), run.context
     reported_versions = read_recorded_states(context.instance, ref.key, partitions, latest)
     report = TableReport(
         ref=ref,
-        location=job.root(context).locate(ref),
-        ui_url=job.root(context).ui_url,
         dataset=latest,
         partitions=partitions,
         metadata={"lance/discarded": branch},
@@ -321,26 +287,24 @@ def _report_main(
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
-    record(context, build_materializations(report, context))
+    record(context, run.root, report)
 
 
-def _find_branch_of_run(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> str:
+def _find_branch_of_run(run: TableRun) -> str:
     """The branch of this run.
 
     Raises:
         Failure: Neither the run's tag nor the configuration names a branch, or the environment names another one.
     """
-    branch_name = config.branch or context.run.tags.get(BRANCH_TAG)
-    branch = named_branch(
-        branch_name,
-        facts_of(context.run, context.instance),
-        where="the configuration" if config.branch else f"run tag {BRANCH_TAG}",
-    )
+    context, configured = run.context, run.config.branch
+    where = "the configuration" if configured else f"run tag {BRANCH_TAG}"
+    facts = facts_of(context.run, context.instance)
+    branch = named_branch(configured or context.run.tags.get(BRANCH_TAG), facts, where=where)
     if branch is None:
         raise dg.Failure(
             f"no branch is named: set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op"
         )
-    policy = job.root(context).branching
+    policy = run.root.branching
     only = only_branch(policy)
     if only not in (None, branch):
         raise dg.Failure(
@@ -350,15 +314,13 @@ def _find_branch_of_run(job: _BranchOps, context: dg.OpExecutionContext, config:
     return branch
 
 
-def _open_tables(
-    job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig
-) -> Iterator[tuple[TableRef, Any]]:
+def _open_tables(run: TableRun) -> Iterator[tuple[TableRef, Any]]:
     """The assets of this run with their tables; None for a table that does not exist."""
-    for full in chosen_refs(context, job.refs, config.tables):
-        if is_foreign(full, context):
-            context.log.info("%s: skipped, because others write the table and own its branches", full.name)
+    for full in run.chosen_refs():
+        if is_foreign(full, run.context):
+            run.context.log.info("%s: skipped, because others write the table and own its branches", full.name)
             continue
-        yield full, job.root(context).open_or_none(full)
+        yield full, run.root.open_or_none(full)
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:

@@ -40,7 +40,8 @@ def describe_branches(
         short: Whether to leave out the changes of each branch, which cost a request per commit.
     """
     listed = main.branches.list()
-    shown = _limit_to_newest(listed) if short else listed
+    newest_first = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
+    shown = dict(newest_first[:_MOST_BRANCHES]) if short else listed
     most_runs = _MOST_RUNS if short else None
     checks = {name: find_failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
     return {
@@ -81,12 +82,6 @@ def _render_page(
     page = table(_SHORT if short else _LONG, _render_rows(main, shown, checks, short=short))
     left = len(listed) - len(shown)
     return f"{page}\n\nand {left} older ones" if left else page
-
-
-def _limit_to_newest(listed: _Described) -> _Described:
-    """The newest branches, which a short page shows."""
-    newest_first = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
-    return dict(newest_first[:_MOST_BRANCHES])
 
 
 def _render_rows(

@@ -10,58 +10,29 @@ events       one materialization, with main's version, per asset and partition t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
+from lance_dagster import properties as prop
+from lance_dagster._context.definitions import blocking_checks
 from lance_dagster.branches.check_results import BranchChecks, check_branch
+from lance_dagster.branches.gate import Gates
 from lance_dagster.branches.written_entries import find_written_entries
+from lance_dagster.events import reporting
 from lance_dagster.events.provenance import find_written_provenance, point_inputs_to_main
-from lance_dagster.events.reporting import (
-    PartitionRows,
-    TableReport,
-    build_materializations,
-    count_partition_rows,
-    list_partitions_of_runs,
-    read_recorded_states,
-)
+from lance_dagster.events.reporting import PartitionRows
 from lance_dagster.lineage.check_reads import branch_id
-from lance_dagster.properties import (
-    ASSET_KEY,
-    INPUT_PREFIX,
-    PROMOTED_FROM,
-    RUN_ID,
-    partition_names,
-    properties_of,
-    split_values,
-)
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.refs import TableRef, TableRoot
+from lance_dagster.tables.refs import TableRef, TableRoot, join_names, on_branch
 
 _PROMOTED_VERSION: Final = "lance.promoted_version"
 """Entry of a branch's metadata: the version of main that has its changes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
-    """The conditions for the promotion of a branch.
-
-    Attributes:
-        require_checks: Whether checks count: a failed one, and a blocking one that has not passed on the version of the
-            branch.
-        max_commit_drift: The most commits that main may have had since the fork; None for any number.
-        min_row_ratio: The fewest rows that the branch may have, as a fraction of main's; None for any number.
-        max_row_ratio: The most rows that the branch may have, as a fraction of main's; None for any number.
-    """
-
-    require_checks: bool = True
-    max_commit_drift: int | None = None
-    min_row_ratio: float | None = None
-    max_row_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,40 +86,36 @@ class Published:
         return self.promotion is not None and not self.promotion.deduplicated
 
 
-def reject_conflicts(
-    tables: Sequence[tuple[str, lance_core.LanceDataset]], branch: str, checked_branches: Mapping[str, BranchChecks]
-) -> None:
+Tables = Sequence[tuple[lance_core.LanceDataset, Sequence[TableRef]]]
+"""Tables with the assets that share each."""
+
+
+def reject_conflicts(tables: Tables, branch: str, checked_branches: Mapping[str, BranchChecks]) -> None:
     """Reject the promotion of a branch of several tables if one of them cannot be promoted.
 
     A promotion of one table is one commit, which succeeds or leaves main as it was. Of several tables all are checked
     before the first commit, so that none is promoted without those that it was derived from.
 
     Args:
-        tables: The assets and their tables; a table of several assets may stand there several times, and tables without
-            the branch do not count.
+        tables: The tables; those without the branch do not count.
         branch: The branch.
         checked_branches: The branch as the gates have checked it, by the URI of the table.
 
     Raises:
         Failure: The branch of a table cannot be promoted; nothing was committed.
     """
-    names: dict[str, list[str]] = {}
-    for name, main in tables:
-        names.setdefault(main.root_uri, []).append(name)
-    mains = {main.root_uri: main for _, main in tables}
     problems = []
-    for root, main in mains.items() if len(mains) > 1 else ():
-        if root not in checked_branches:
+    for main, refs in tables if len(tables) > 1 else ():
+        checks = checked_branches.get(main.root_uri)
+        if checks is None:
             continue
         try:
-            promotion = main.branches.promote(
-                branch, version=checked_branches[root].version, branch_id=checked_branches[root].branch_id, dry_run=True
-            )
+            promotion = main.branches.promote(branch, version=checks.version, branch_id=checks.branch_id, dry_run=True)
             _reject_settings_alone(main, branch, promotion)
         except NotFoundError:
             continue
         except LanceError as error:
-            problems.append(f"{', '.join(names[root])}: {error}")
+            problems.append(f"{join_names(refs)}: {error}")
     if problems:
         raise dg.Failure(
             f"branch {branch} is not promoted, and main of all its tables is unchanged: {'; '.join(problems)}"
@@ -160,7 +127,6 @@ def publish(
     branch: str,
     *,
     checked: BranchChecks | None,
-    tag: str | bool,
     properties: Mapping[str, str],
 ) -> Published | None:
     """Promote a branch, or find its earlier promotion; None if the table never had the branch.
@@ -169,7 +135,6 @@ def publish(
         main: The table.
         branch: The branch.
         checked: The branch as the gates have checked it; None without a branch, where an earlier promotion counts.
-        tag: The tag on main's new version, or whether there is one.
         properties: The transaction properties of the commit.
 
     Raises:
@@ -181,7 +146,7 @@ def publish(
         if checked is None:
             return _find_earlier_promotion(main, branch)
         promotion = main.branches.promote(
-            branch, version=checked.version, branch_id=checked.branch_id, tag=tag, transaction_properties=properties
+            branch, version=checked.version, branch_id=checked.branch_id, tag=True, transaction_properties=properties
         )
     except NotFoundError:
         return _find_earlier_promotion(main, branch)
@@ -195,12 +160,15 @@ def publish(
         partitions, writers, _ = _sum_up_commits(main, branch)
     else:
         transaction = dataset.read_transaction(promotion.version)
-        if transaction is not None and properties_of(transaction).get(PROMOTED_FROM) == branch:
-            commit_properties, operation = properties_of(transaction), transaction.operation.name
-        partitions, writers = partition_names(commit_properties), split_values(commit_properties.get(ASSET_KEY))
+        if transaction is not None and prop.properties_of(transaction).get(prop.PROMOTED_FROM) == branch:
+            commit_properties, operation = prop.properties_of(transaction), transaction.operation.name
+        partitions, writers = (
+            prop.partition_names(commit_properties),
+            prop.split_values(commit_properties.get(prop.ASSET_KEY)),
+        )
     if is_idle:
         partitions, writers, runs = _sum_up_commits(main, branch)
-        commit_properties = {RUN_ID: json.dumps(runs)}
+        commit_properties = {prop.RUN_ID: json.dumps(runs)}
     return Published(
         dataset=dataset,
         version=promotion.version,
@@ -228,21 +196,21 @@ def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion
 
 
 def _find_earlier_promotion(main: lance_core.LanceDataset, branch: str) -> Published | None:
-    promotion_commit = main.find_transaction(PROMOTED_FROM, branch)
+    promotion_commit = main.find_transaction(prop.PROMOTED_FROM, branch)
     if promotion_commit is None:
         return None
     version, transaction = promotion_commit
     main.branches.check_promotion(branch, version)
-    properties = properties_of(transaction)
+    properties = prop.properties_of(transaction)
     return Published(
         dataset=main.checkout_version(version),
         version=version,
         branch=branch,
         promotion=None,
         properties=properties,
-        partitions=partition_names(properties),
+        partitions=prop.partition_names(properties),
         operation=transaction.operation.name,
-        writers=split_values(properties.get(ASSET_KEY)),
+        writers=prop.split_values(properties.get(prop.ASSET_KEY)),
     )
 
 
@@ -252,14 +220,14 @@ def _sum_up_commits(main: lance_core.LanceDataset, branch: str) -> tuple[list[st
     writers: set[str] = set()
     runs: set[str] = set()
     for _, transaction in main.checkout_version((branch, None)).history():
-        properties = properties_of(transaction)
-        partitions.update(partition_names(properties))
-        writers.update(split_values(properties.get(ASSET_KEY)))
-        runs.update(split_values(properties.get(RUN_ID)))
+        properties = prop.properties_of(transaction)
+        partitions.update(prop.partition_names(properties))
+        writers.update(prop.split_values(properties.get(prop.ASSET_KEY)))
+        runs.update(prop.split_values(properties.get(prop.RUN_ID)))
     return sorted(partitions), sorted(writers), sorted(runs)
 
 
-def build_promotion_events(
+def report_promotion(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     root: TableRoot,
     ref: TableRef,
@@ -267,8 +235,8 @@ def build_promotion_events(
     *,
     partitions: Sequence[str] | None = None,
     entries: Mapping[str, Any] | None = None,
-) -> list[dg.AssetMaterialization]:
-    """The materializations that Dagster lacks after a promotion.
+) -> bool:
+    """Log what became of a branch, and the events that Dagster lacks after its promotion; returns whether any are.
 
     A new promotion reports all partitions, at the version that it made. For an earlier promotion, only partitions are
     reported whose event is missing, because the run that promoted ended before it recorded the event; these are
@@ -282,11 +250,14 @@ def build_promotion_events(
         partitions: The partitions to report; None for the partitions that the asset wrote on the branch.
         entries: More metadata.
     """
+    context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
+    if published.left_behind:
+        context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     if not published.is_of(ref) or (published.is_idle and not published.writers):
-        return []
+        return False
     partition_keys = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
     latest = published.dataset.checkout_version((None, None))
-    reported_versions = read_recorded_states(context.instance, ref.key, partition_keys, latest)
+    reported_versions = reporting.read_recorded_states(context.instance, ref.key, partition_keys, latest)
     if published.is_new:
         due = list(reported_versions)
     else:  # without properties the commit is cleaned up or was never needed: only partitions without an event are due
@@ -299,13 +270,11 @@ def build_promotion_events(
     overtaken = any((reported.version or 0) > published.version for reported in reported_versions.values())
     dataset = published.dataset if published.is_new and not overtaken else latest
     if not due:
-        return []
+        return False
     names = [partition for partition in due if partition is not None]
-    rows = count_partition_rows(dataset, ref, names, _find_new_fragments(published))
-    report = TableReport(
+    rows = reporting.count_partition_rows(dataset, ref, names, _find_new_fragments(published))
+    report = reporting.TableReport(
         ref=ref,
-        location=root.locate(ref),
-        ui_url=root.ui_url,
         dataset=dataset,
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
@@ -313,14 +282,14 @@ def build_promotion_events(
         provenance=_find_provenance(context, root, ref, published),
         entries_by_partition=_find_reported_entries(context.instance, ref, published, rows),
     )
-    return list(build_materializations(report, context))
+    return reporting.record(context, root, report)
 
 
 def _find_reported_entries(
     instance: dg.DagsterInstance, ref: TableRef, published: Published, rows: Mapping[str, PartitionRows]
 ) -> dict[str | None, dict[str, Any]]:
     """The entries that the runs on the branch reported, without rows that the commit of the promotion counts."""
-    runs = split_values(published.properties.get(RUN_ID))
+    runs = prop.split_values(published.properties.get(prop.RUN_ID))
     entries_by_partition = find_written_entries(instance, ref.key, published.branch, runs)
     for partition, entries in entries_by_partition.items():
         counted = rows.get(partition) if partition is not None else None
@@ -338,7 +307,7 @@ def _find_provenance(
         head = published.dataset.checkout_version((branch, None))
     except NotFoundError:  # the branch was discarded
         head = None
-    runs = split_values(published.properties.get(RUN_ID))
+    runs = prop.split_values(published.properties.get(prop.RUN_ID))
     written = find_written_provenance(instance, ref.key, branch, runs, head=head)
     read = {version: _read_on_branch(published, version) for version in {version for version, _ in written.values()}}
 
@@ -356,15 +325,15 @@ def _read_on_branch(published: Published, version: int) -> dict[str, int]:
     properties = published.properties
     try:
         transaction = published.dataset.checkout_version((published.branch, version)).read_transaction(version)
-        properties = properties_of(transaction) or properties
+        properties = prop.properties_of(transaction) or properties
     except NotFoundError:
         pass
     read: dict[str, int] = {}
     for name in properties:
-        if name.startswith(INPUT_PREFIX):
-            entries = [json.loads(entry) for entry in split_values(properties[name])]
+        if name.startswith(prop.INPUT_PREFIX):
+            entries = [json.loads(entry) for entry in prop.split_values(properties[name])]
             versions = [entry["version"] for entry in entries if entry.get("branch") == published.branch]
-            read |= {name.removeprefix(INPUT_PREFIX): min(versions)} if versions else {}
+            read |= {name.removeprefix(prop.INPUT_PREFIX): min(versions)} if versions else {}
     return read
 
 
@@ -375,7 +344,9 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, published: 
     """
     if (published.partitions and len(published.writers) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
-    return list_partitions_of_runs(instance, ref.key, split_values(published.properties.get(RUN_ID)))
+    return reporting.list_partitions_of_runs(
+        instance, ref.key, prop.split_values(published.properties.get(prop.RUN_ID))
+    )
 
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
@@ -411,32 +382,35 @@ def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isdecimal() else None
 
 
-def open_branch_checks(
-    instance: dg.DagsterInstance,
-    main: lance_core.LanceDataset,
+def open_checks(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    tables: Tables,
     branch: str,
-    keys: Sequence[dg.AssetKey],
-    blocking: Callable[[dg.AssetKey], Collection[str] | None],
     *,
     only_blocking: bool = False,
-) -> BranchChecks | None:
-    """What checks say about a branch that is to be promoted; None for one that was discarded.
+) -> dict[str, BranchChecks]:
+    """What checks say about a branch that is to be promoted, by the URI of each table that has the branch.
 
     Args:
-        instance: The instance that recorded the runs.
-        main: The table.
+        context: The step that promotes.
+        tables: The tables.
         branch: The branch.
-        keys: The known assets of the table.
-        blocking: Returns the names of an asset's blocking checks; None if the code location is not known.
         only_blocking: Whether failures of other checks do not count.
     """
-    listed = main.branches.list().get(branch)
-    if listed is None:
-        return None
-    if _PROMOTED_VERSION in listed["metadata"]:
-        head = main.checkout_version((branch, None))
-        return BranchChecks(version=head.version, branch=branch, branch_id=branch_id(head, branch), is_promoted=True)
-    return check_branch(instance, main, branch, keys, blocking, only_blocking=only_blocking)
+    checked_branches = {}
+    for main, refs in tables:
+        listed, head = main.branches.list().get(branch), on_branch(main, branch)
+        if listed is None or head is None:
+            continue
+        if _PROMOTED_VERSION in listed["metadata"]:
+            checks = BranchChecks(
+                version=head.version, branch=branch, branch_id=branch_id(head, branch), is_promoted=True
+            )
+        else:
+            keys, blocking = [ref.key for ref in refs], partial(blocking_checks, context)
+            checks = check_branch(context.instance, main, branch, keys, blocking, only_blocking=only_blocking)
+        checked_branches[main.root_uri] = checks
+    return checked_branches
 
 
 def find_gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates) -> list[str]:

@@ -33,7 +33,7 @@ import dagster as dg
 from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.roots import find_newest_backfill, list_unfinished_runs, root_of_run, waits_for_retry
 from lance_dagster.tables.branch_policy import BRANCH_TAG, only_branch
-from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, group_by_table, is_foreign, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -227,18 +227,10 @@ class _Rules:
 
         if not self.require_checks:
             return []
-        tables: dict[str, list[_TableBranch]] = {}
-        for table_branch in where:
-            tables.setdefault(table_branch.main.root_uri, []).append(table_branch)
+        blocking = partial(blocking_checks, context)
         return [
-            check_branch(
-                context.instance,
-                same[0].main,
-                branch,
-                [table_branch.ref.key for table_branch in same],
-                partial(blocking_checks, context),
-            )
-            for same in tables.values()
+            check_branch(context.instance, main, branch, [ref.key for ref in refs], blocking)
+            for main, refs in group_by_table((table_branch.ref, table_branch.main) for table_branch in where)
         ]
 
 

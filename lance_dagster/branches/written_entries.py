@@ -7,13 +7,12 @@ repeated, besides the numbers that the commit of the promotion counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster.events.event_order import branch_of_event
-from lance_dagster.events.layout import COMMIT
+from lance_dagster.tables.write_events import WriteEvent, read_write_events_of_run
 
 _COLUMNS: Final = ("lance/columns", "lance/columns_added")
 _NUMBERS: Final = (
@@ -41,40 +40,19 @@ def find_written_entries(
         branch: The branch.
         run_ids: The runs that wrote to the branch.
     """
-    events: dict[str | None, list[dg.AssetMaterialization]] = {}
-    for run_id in run_ids:
-        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-        for record in records:
-            materialization = record.asset_materialization
-            if (
-                materialization is not None
-                and materialization.asset_key == key
-                and branch_of_event(materialization) == branch
-            ):
-                events.setdefault(materialization.partition, []).append(materialization)
-    return {partition: _join_entries(materializations) for partition, materializations in events.items()}
+    events: dict[str | None, list[WriteEvent]] = {}
+    for event in (event for run_id in run_ids for event in read_write_events_of_run(instance, run_id, key)):
+        if event.branch == branch:
+            events.setdefault(event.partition, []).append(event)
+    return {partition: _join_entries(same) for partition, same in events.items()}
 
 
-def _join_entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
-    entries_per_event = [_select_entries(event.metadata, (*_COLUMNS, *_NUMBERS)) for event in events]
-    if len(entries_per_event) == 1:
-        return entries_per_event[0]
-    return {
-        name: list(dict.fromkeys(column for entries in entries_per_event for column in entries.get(name, ())))
-        for name in _COLUMNS
-        if any(name in entries for entries in entries_per_event)
-    }
-
-
-def _select_entries(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
-    """The named entries of an event, from its top level or, as plain values, from its entry `lance/commit`."""
-    rest = metadata[COMMIT].value if COMMIT in metadata else None
-    commit_entries: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
-    entries: dict[str, Any] = {}
-    for name in names:
-        short = name.rpartition("/")[2]
-        if name in metadata:
-            entries[name] = metadata[name]
-        elif short in commit_entries:
-            entries[name] = commit_entries[short]
-    return entries
+def _join_entries(events: Sequence[WriteEvent]) -> dict[str, Any]:
+    if len(events) == 1:
+        all_entries = {name: events[0].entry(name) for name in (*_COLUMNS, *_NUMBERS)}
+    else:
+        columns_by_name = {
+            name: [column for event in events for column in event.entry(name) or ()] for name in _COLUMNS
+        }
+        all_entries = {name: list(dict.fromkeys(columns)) or None for name, columns in columns_by_name.items()}
+    return {name: value for name, value in all_entries.items() if value is not None}

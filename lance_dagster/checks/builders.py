@@ -16,6 +16,8 @@ it reads the branch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -24,6 +26,7 @@ from lance_dagster._context.steps import run_partition_keys
 from lance_dagster.checks.table_check import describe_missing_table, open_and_record_read, table_check
 from lance_dagster.properties import BEGUN_EMPTY, COLUMN_TYPE
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
+from lance_dagster.tables.write_events import read_write_events
 
 if TYPE_CHECKING:
     import lance_core
@@ -118,21 +121,15 @@ def _find_row_problems(
 ) -> Iterator[str]:
     """Compare the number of rows of the version that Dagster recorded last with the recorded number."""
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.events.event_order import version_of_event  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports at first use
 
-    records = context.instance.fetch_materializations(ref.key, limit=_EVENTS).records
-    events = [record.asset_materialization for record in records if record.asset_materialization is not None]
     # Materializations that were reported by hand name no version.
-    materialization = next((event for event in events if version_of_event(event) is not None), None)
-    recorded = {} if materialization is None else materialization.metadata
-    version, rows = (recorded[key].value if key in recorded else None for key in ("lance/version", "dagster/row_count"))
-    branch = recorded["lance/branch"].value if "lance/branch" in recorded else None
-    if not isinstance(version, int) or not isinstance(rows, int) or (branch or "main") != (dataset.branch or "main"):
+    events = islice(read_write_events(context.instance, ref.key, _EVENTS), _EVENTS)
+    event = next((event for event in events if event.version is not None), None)
+    version, rows = (None, None) if event is None else (event.version, event.entry("dagster/row_count"))
+    if event is None or version is None or not isinstance(rows, int) or event.branch != dataset.branch:
         return
-    if materialization is not None and is_about_another(
-        (materialization.tags or {}).get("dagster/data_version"), dataset
-    ):
+    if is_about_another(event.data_version, dataset):
         yield (
             f"the last materialization made version {version}, which is not in the table: the table was dropped and"
             " made again, or an old version was restored and this one cleaned up"
@@ -202,11 +199,9 @@ def build_lance_primary_key_check(
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports
 
         keys = run_partition_keys(context, table_partitions)
-        metadata = ref.resolved(context).metadata or {}
+        checked_ref = replace(ref.resolved(context), partitions_def=table_partitions)
         try:
-            uniqueness = count_duplicates(
-                dataset, names, ref.key, table_partitions, keys, metadata.get("partition_expr")
-            )
+            uniqueness = count_duplicates(dataset, names, checked_ref, keys)
         except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
             return _report_unreadable(dataset, error, severity)
         return dg.AssetCheckResult(

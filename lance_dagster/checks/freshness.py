@@ -2,16 +2,21 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
 from lance_dagster.checks.table_check import describe_missing_table
 from lance_dagster.health.policy import parse_age
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster.tables.write_events import read_write_events
 
 if TYPE_CHECKING:
     import lance_core
+
+_EVENTS: Final = 100
+"""The most events that are read to find when a version was recorded that was cleaned up."""
 
 
 def build_lance_freshness_checks(
@@ -91,7 +96,6 @@ def _find_last_write(
 
     If that version was cleaned up, it counts as written when Dagster recorded its event.
     """
-    from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
     from lance_dagster.lineage.history import last_data_change, read_history  # noqa: PLC0415 - heavy imports
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
     from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
@@ -114,10 +118,7 @@ def _find_last_write(
     version = last_data_change(main)
     if version in seen:
         return None
-    for record in instance.fetch_materializations(ref.key, limit=100).records:
-        event = record.asset_materialization
-        if event is None or branch_of_event(event) is not None or version_of_event(event) != version:
-            continue
-        if not is_about_another((event.tags or {}).get("dagster/data_version"), main):
-            return version, datetime.fromtimestamp(record.timestamp, UTC)
+    for event in islice(read_write_events(instance, ref.key, _EVENTS), _EVENTS):
+        if event.branch is None and event.version == version and not is_about_another(event.data_version, main):
+            return version, datetime.fromtimestamp(event.record.timestamp, UTC)
     return None

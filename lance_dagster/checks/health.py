@@ -85,12 +85,11 @@ def _list_tables_below_root(
     ]
     pairs = []
     for ref in (*refs, *other_refs):
-        table = places.get(ref.name)
-        is_left_alone = (
-            policy_of(policy, ref.metadata, where=f"asset {ref.name}") if table is None else lake.policy(policy, table)
-        ) is None
-        if not is_left_alone:
-            by_place = None if table is None else lake.policy_of_path(policy, table.path)
+        table, by_place = places.get(ref.name), None
+        table_policy = policy_of(policy, ref.metadata, where=f"asset {ref.name}")
+        if table is not None:
+            table_policy, by_place = lake.policy(policy, table.path, table.ref), lake.policy_of_path(policy, table.path)
+        if table_policy is not None:
             pairs.append((ref, by_place or policy))
     return pairs
 

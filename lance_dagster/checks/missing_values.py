@@ -10,7 +10,6 @@ import dagster as dg
 from lance_dagster._context.steps import run_partition_keys
 from lance_dagster.checks.table_check import table_check
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs
-from lance_dagster.tables.settings import plain_metadata
 
 if TYPE_CHECKING:
     import lance_core
@@ -153,15 +152,14 @@ def _count_rows_without_values(
     import numpy as np  # noqa: PLC0415 - heavy imports at first use
     import pyarrow.compute as pc  # noqa: PLC0415 - heavy imports at first use
 
-    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.tables.partitions import slices_of  # noqa: PLC0415 - heavy imports at first use
 
     is_missing: Any = reduce(or_, (pc.field(name).is_null() for name in columns))
     if partitions is None or ref.partitions_def is None:
         return {None: dataset.count_rows(filter=is_missing)}
     if not partitions:
         return {}
-    expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
-    slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
+    slices = slices_of(ref, partitions, dataset.schema)
     condition = slices.expression(dataset.schema) & is_missing
     rows = np.zeros(len(slices.names), np.int64)
     for batch in dataset.to_batches(columns=list(slices.columns), filter=condition):

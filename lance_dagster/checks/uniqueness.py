@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import dagster as dg
 import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import show_row
-from lance_dagster.tables.partitions import plan_partitions
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.partitions import slices_of
+from lance_dagster.tables.refs import TableRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +34,8 @@ class Uniqueness:
 def count_duplicates(
     dataset: lance_core.LanceDataset,
     columns: Sequence[str],
-    asset_key: dg.AssetKey,
-    partitions_def: dg.PartitionsDefinition[Any] | None,
+    ref: TableRef,
     partition_keys: Sequence[str] | None,
-    partition_expr: object,
 ) -> Uniqueness:
     """Count rows whose key an earlier row has, and rows with a null in the key.
 
@@ -50,11 +46,8 @@ def count_duplicates(
     if missing:
         raise SchemaError(f"columns {missing} are not among the table's columns {dataset.schema.names}")
     condition = None
-    if partitions_def is not None and partition_keys is not None:
-        expr = plain_metadata(partition_expr)
-        condition = plan_partitions(asset_key, partitions_def, partition_keys, expr, dataset.schema).slices.expression(
-            dataset.schema
-        )
+    if ref.partitions_def is not None and partition_keys is not None:
+        condition = slices_of(ref, partition_keys, dataset.schema).expression(dataset.schema)
     table = dataset.to_table(columns=list(columns), filter=condition)
     counted = table.group_by(list(columns)).aggregate([([], "count_all")])
     duplicates = table.num_rows - counted.num_rows

@@ -7,31 +7,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from lance_core.errors import LanceError, UnsupportedError
 from lance_dagster._context.definitions import assets_of_same_definition, list_inputs_of
+from lance_dagster.handlers import input_selection as selection
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
-from lance_dagster.handlers.input_selection import (
-    choose_counted_columns,
-    columns_of_asset,
-    parse_columns,
-    parse_filter,
-    split_key,
-)
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.watermarks import UnreadRange, updates_unknown
-from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partitions import slices_of
 from lance_dagster.tables.refs import TableRef, TableRoot
-from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
-
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
-    import lance_core
+from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +60,19 @@ class UnreadChanges:
         (reader, upstream), dataset = assets, unread.dataset
         where = f"input {upstream.name} of asset {reader.name}"
         metadata = metadata_of_input(context, reader, upstream) or {}
-        columns = parse_columns(metadata.get("columns"), dataset.schema, where)
+        columns = selection.parse_columns(metadata.get("columns"), dataset.schema, where)
         if columns is None:
-            columns = columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
-        rows = [parse_filter(metadata.get("lance/filter"), dataset, where)]
+            columns = selection.columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
+        rows = [selection.parse_filter(metadata.get("lance/filter"), dataset, where)]
         if keys is not None:
-            rows.append(_rows_of(upstream, keys, dataset))
+            rows.append(slices_of(upstream, keys, dataset.schema).expression(dataset.schema))
         conditions = [condition for condition in rows if condition is not None]
         beside = dict(assets_of_same_definition(context, reader.key)) or {reader.key: reader.metadata or {}}
-        key = split_key(_merge_key(root, beside), columns, dataset.schema) or ()
+        key = selection.split_key(_merge_key(root, beside), columns, dataset.schema) or ()
         changes = ChangesRequest(
             parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, conditions) if conditions else None),),
             key=key,
-            updates_of=choose_counted_columns(
+            updates_of=selection.choose_counted_columns(
                 columns, key, dataset.schema, [key_of_reader.to_user_string() for key_of_reader in beside]
             ),
         )
@@ -152,11 +142,3 @@ def _merge_key(root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]]
         for key, metadata in readers.items()
     ]
     return list(dict.fromkeys(name for key in merge_keys for name in key))
-
-
-def _rows_of(upstream: TableRef, keys: Sequence[str], dataset: lance_core.LanceDataset) -> pc.Expression:
-    assert upstream.partitions_def is not None
-    expression = plain_metadata((upstream.metadata or {}).get("partition_expr"))
-    return plan_partitions(upstream.key, upstream.partitions_def, keys, expression, dataset.schema).slices.expression(
-        dataset.schema
-    )

@@ -12,7 +12,7 @@ import click
 import lance_core
 from lance_core.cli.command import command
 from lance_core.cli.output import CommandOutput
-from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
+from lance_dagster.cli.undo_report import report_undo_before, report_undo_of, reporting_instance
 from lance_dagster.events.table_log import shorten_partitions
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
@@ -117,10 +117,10 @@ def undo_command(
             version = None if dry_run else plan.commit(options)
             rows.append(_describe_undo(plan, version))
             if instance is not None and version is not None:
-                report_undo(instance, uri, plan, version)
+                report_undo_of(instance, uri, plan, version)
         for branch in before:
             if instance is not None:
-                report_earlier_undo(instance, uri, branch, full_run_id)
+                report_undo_before(instance, uri, branch, full_run_id)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
     output.rows(rows if output.as_json else [_format_undo_for_people(row) for row in rows], columns)
 

@@ -14,6 +14,7 @@ from lance_dagster.undo.plan import Undo
 if TYPE_CHECKING:
     import dagster as dg
 
+    from lance_dagster.events.reporting import TableReport
     from lance_dagster.tables.location import TableLocation
     from lance_dagster.tables.refs import TableRef
 
@@ -38,26 +39,27 @@ def reporting_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
+def report_undo_of(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
     """Report a table after an undo that was just committed, for each asset that the undone commits name."""
-    from lance_dagster.undo.events import undo_events  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.undo.events import report_undo  # noqa: PLC0415 - imports Dagster
 
     for asset in plan.assets:
-        location = _location(root, plan.dataset)
-        _report(instance, undo_events(instance, _ref(asset), location, plan, version))
+        _report(instance, root, report_undo(instance, _ref(asset), plan, version))
 
 
-def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
+def report_undo_before(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
     """Report a table after an earlier undo, unless Dagster has recorded it."""
     from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - imports Dagster
-    from lance_dagster.undo.events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.undo.events import report_earlier_undo  # noqa: PLC0415 - imports Dagster
 
     for asset in sorted({name for commit in versions_of_run(branch, run_id) for name in commit.assets}):
-        _report(instance, earlier_undo_events(instance, _ref(asset), _location(root, branch), branch, run_id))
+        _report(instance, root, report_earlier_undo(instance, _ref(asset), branch, run_id))
 
 
-def _report(instance: dg.DagsterInstance, events: list[dg.AssetMaterialization]) -> None:
-    for event in events:
+def _report(instance: dg.DagsterInstance, root: str, report: TableReport | None) -> None:
+    from lance_dagster.events.reporting import build_materializations  # noqa: PLC0415 - imports Dagster
+
+    for event in [] if report is None else build_materializations(report, _location(root, report.dataset)):
         instance.report_runless_asset_event(event)
 
 

@@ -171,11 +171,12 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             (wrong, *_) = error.errors(include_input=False, include_url=False)
             place = ".".join(map(str, wrong["loc"]))
             raise dg.DagsterInvalidDefinitionError(f"LanceLakehouseComponent: {place}: {wrong['msg']}") from None
+        key, sensor = self.io_manager_key, _name("lance_observation_sensor", self.io_manager_key)
         table_definitions = dg.Definitions(
             assets=external,
             asset_checks=[check for table in self.tables for check in self._build_checks(table)],
-            sensors=_build_observation_sensors(external, self.io_manager_key),
-            resources={self.io_manager_key: manager},
+            sensors=[build_lance_observation_sensor(external, name=sensor, io_manager_key=key)] if external else [],
+            resources={key: manager},
         )
         parts = [table_definitions]
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
@@ -303,12 +304,6 @@ def _find_idle_table_keys(
 def _name(usual: str, io_manager_key: str) -> str:
     """A name that is unique among the lakehouses of a project, which differ in the key of the IO manager."""
     return usual if io_manager_key == "io_manager" else f"{usual}_{io_manager_key}"
-
-
-def _build_observation_sensors(external: Sequence[dg.AssetSpec], io_manager_key: str) -> list[dg.SensorDefinition]:
-    """The sensor that observes the tables that others write; empty without such tables."""
-    name = _name("lance_observation_sensor", io_manager_key)
-    return [build_lance_observation_sensor(external, name=name, io_manager_key=io_manager_key)] if external else []
 
 
 def _build_branch_definitions(

@@ -11,14 +11,8 @@ import dagster as dg
 
 import lance_core
 from lance_core.maintenance import ErasureReport
-from lance_dagster.events.reporting import (
-    PartitionRows,
-    TableReport,
-    build_materializations,
-    count_partition_rows,
-    read_recorded_states,
-    record,
-)
+from lance_dagster.events import reporting
+from lance_dagster.events.reporting import PartitionRows
 from lance_dagster.properties import ERASURE
 from lance_dagster.tables.refs import TableRef, TableRoot
 
@@ -58,7 +52,7 @@ def log_erasure(
     dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
     for ref in refs:
-        recorded_versions = read_recorded_states(
+        recorded_versions = reporting.read_recorded_states(
             context.instance, ref.key, _list_materialized_partitions(context.instance, ref), dataset
         )
         due = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
@@ -68,7 +62,7 @@ def log_erasure(
         names, earlier = [partition for partition in due if partition is not None], before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
-            for name, now in count_partition_rows(dataset, ref, names).items()
+            for name, now in reporting.count_partition_rows(dataset, ref, names).items()
         }
         unchanged = {
             partition: data_version
@@ -76,18 +70,16 @@ def log_erasure(
             if (data_version := recorded_versions[partition].data_version)
             and (not report.rows_deleted.get("main") or (partition in rows and rows[partition].erased == 0))
         }
-        table_report = TableReport(
+        table_report = reporting.TableReport(
             ref=ref,
-            location=location,
             dataset=dataset,
             partitions=names,
             metadata={name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")},
             rows=rows,
             unchanged=unchanged,
             provenance={partition: recorded_versions[partition].provenance for partition in due},
-            ui_url=root.ui_url,
         )
-        record(context, list(build_materializations(table_report, context)))
+        reporting.record(context, root, table_report, location)
 
 
 def count_rows_before(
@@ -100,7 +92,10 @@ def count_rows_before(
         dataset: The table.
         refs: The assets that share the table.
     """
-    return {ref.name: count_partition_rows(dataset, ref, _list_materialized_partitions(instance, ref)) for ref in refs}
+    return {
+        ref.name: reporting.count_partition_rows(dataset, ref, _list_materialized_partitions(instance, ref))
+        for ref in refs
+    }
 
 
 def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], version: int | None) -> bool:

@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.properties import ASSET_KEY, ERASURE, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN, NO_RETRIES, branch_source
-from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.jobs import TableRun, build_table_job
 from lance_dagster.tables.refs import (
     ChosenTables,
     TableLike,
     TableRef,
     TableRoot,
-    chosen_refs,
+    group_by_table,
     is_tagged,
-    table_refs,
-    table_root,
+    join_names,
 )
 
 if TYPE_CHECKING:
@@ -130,36 +128,31 @@ def build_erasure_job(
         >>> config["ops"]["lance_erasure_op"]["config"]["request"]
         'ticket 17'
     """
-    checked_job_name(name, "build_erasure_job: name")
-    refs = table_refs(assets)
-
-    def run(context: dg.OpExecutionContext, config: ErasureConfig) -> None:
-        _erase(context, refs, getattr(context.resources, io_manager_key), config)
-
-    return build_job_of_one_op(
-        run,
+    return build_table_job(
+        assets,
+        ErasureConfig,
+        _erase,
         name=name,
+        where="build_erasure_job: name",
         description="Erases rows from all versions and files of these tables, with a proof.",
-        resource_key=io_manager_key,
+        io_manager_key=io_manager_key,
         tags=NO_RETRIES,
-        metadata={"lance/tables": [ref.name for ref in refs]},
     )
 
 
-def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
+def _erase(run: TableRun) -> None:
     from lance_dagster.erasure.events import count_rows_before, log_erasure  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
-    root, is_dry = table_root(resource), config.dry_run or is_tagged(context, _DRY_RUN_TAG)
+    context, root, config = run.context, run.root, run.config
+    is_dry = config.dry_run or is_tagged(context, _DRY_RUN_TAG)
     _reject_branch(root, context, is_dry=is_dry)
     where, allowed = config.where.read(), config.model_dump(include=_ALLOWED)
-    tables: dict[str, _Table] = {}
-    for ref in chosen_refs(context, refs, config.tables):
-        dataset = root.open_or_none(ref)
-        if dataset is None:
-            context.log.info("%s: there is no table", ref.name)
-        else:
-            tables.setdefault(dataset.root_uri, (dataset, []))[1].append(ref)
+    chosen = [(ref, root.open_or_none(ref)) for ref in run.chosen_refs()]
+    for ref in [ref for ref, dataset in chosen if dataset is None]:
+        context.log.info("%s: there is no table", ref.name)
+    existing = group_by_table((ref, dataset) for ref, dataset in chosen if dataset is not None)
+    tables: dict[str, _Table] = {dataset.root_uri: (dataset, named) for dataset, named in existing}
     reports = _erase_tables(tables, where, dry_run=True, **allowed)
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
     for uri, (dataset, named) in tables.items():
@@ -168,24 +161,20 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         if not (stopped or is_dry):
             properties = _make_properties(context, dataset, named)
             reports |= _erase_tables({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
-        context.log.info("%s: %s", _names(named), json.dumps(asdict(reports[uri])))
+        context.log.info("%s: %s", join_names(named), json.dumps(asdict(reports[uri])))
         log_erasure(context, root, sharing, reports[uri], config.request, rows)
     if stopped:
         places = [
-            f"{_names(tables[uri][1])}: {', '.join(f'{obstacle.kind} {obstacle.path}' for obstacle in obstacles)}"
+            f"{join_names(tables[uri][1])}: {', '.join(f'{obstacle.kind} {obstacle.path}' for obstacle in obstacles)}"
             for uri, obstacles in stopped.items()
         ]
         raise dg.Failure(
             f"nothing was erased, because of obstacles: {'; '.join(places)}. The entry lance/erasure of the events "
             "describes them"
         )
-    left = [] if is_dry else [_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
+    left = [] if is_dry else [join_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")
-
-
-def _names(refs: Sequence[TableRef]) -> str:
-    return ", ".join(ref.name for ref in refs)
 
 
 def _reject_branch(root: TableRoot, context: dg.OpExecutionContext, *, is_dry: bool) -> None:
@@ -233,7 +222,7 @@ def _erase_tables(tables: Mapping[str, _Table], where: str, **arguments: Any) ->
             reports[uri] = dataset.erase_rows(where, **arguments)
             fitting += [ref.name for ref in named]
         except (InvalidInputError, UnsupportedError) as error:
-            unfit.append(f"{_names(named)} ({error.code})")
+            unfit.append(f"{join_names(named)} ({error.code})")
     if unfit:
         remedy = f"Set `tables: {json.dumps(fitting)}` to erase in the tables that it fits. " if fitting else ""
         raise dg.Failure(

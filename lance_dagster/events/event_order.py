@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_dagster._context.runs import CLOCK_SKEW
-from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
+from lance_dagster.tables.write_events import WriteEvent
 
 
 @dataclass(slots=True)
@@ -29,46 +29,28 @@ class EventOrder:
     instance: dg.DagsterInstance
     created: dict[str, datetime | None] = field(default_factory=dict)
 
-    def overlaps(self, last: dg.EventLogRecord, earlier: dg.EventLogRecord) -> bool:
+    def overlaps(self, last_event: WriteEvent, earlier_event: WriteEvent) -> bool:
         """Whether the run of an event may have been under way when an earlier event was logged."""
+        last, earlier = last_event.record, earlier_event.record
         if last.run_id not in self.created:
             run = self.instance.get_run_record_by_id(last.run_id)
             self.created[last.run_id] = None if run is None else run.create_timestamp.replace(tzinfo=UTC)
         created = self.created[last.run_id]
         return created is not None and created - CLOCK_SKEW <= datetime.fromtimestamp(earlier.timestamp, UTC)
 
-    def newest(self, records: Iterable[dg.EventLogRecord]) -> dg.EventLogRecord | None:
-        """The record of the newest version; None without records.
+    def newest(self, events: Iterable[WriteEvent]) -> WriteEvent | None:
+        """The event of the newest version; None without events.
 
         Args:
-            records: The records of main that name versions, the one with the highest id first. They are read
-                until the run of the first one was not under way.
+            events: The events of main that name versions, the one with the highest id first. They are read until
+                the run of the first one was not under way.
         """
         last = newest = None
-        for record in records:
+        for event in events:
             if last is None or newest is None:
-                last = newest = record
-            elif not self.overlaps(last, record):
+                last = newest = event
+            elif not self.overlaps(last, event):
                 break
-            elif (version_of(record) or 0) > (version_of(newest) or 0):
-                newest = record
+            elif (event.version or 0) > (newest.version or 0):
+                newest = event
         return newest
-
-
-def version_of(record: dg.EventLogRecord) -> int | None:
-    """The version that the event of a record names."""
-    event = record.asset_materialization
-    return None if event is None else version_of_event(event)
-
-
-def version_of_event(event: dg.AssetMaterialization) -> int | None:
-    """The version that an event names; None if it names none."""
-    entry = event.metadata.get("lance/version")
-    value = entry.value if entry is not None else None
-    return value if isinstance(value, int) else None
-
-
-def branch_of_event(event: dg.AssetMaterialization) -> str | None:
-    """The branch that an event is about; None for main."""
-    entry = event.metadata.get(BRANCH_TAG)
-    return None if entry is None or entry.value == MAIN else str(entry.value)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_dagster.tables.event_keys import TOP_ENTRIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMIT: Final = "lance/commit"
-"""The entry with all entries that are not at the top."""
+    import lance_core
 
 _MOST_AT_TOP: Final = 10
 
@@ -50,6 +50,16 @@ def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
             top.remove(key)
     commit_entries = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}
     return {key: entries[key] for key in top}, commit_entries
+
+
+def describe_version(dataset: lance_core.LanceDataset) -> dict[str, Any]:
+    """The entries about the rows and bytes of a version."""
+    return {
+        "dagster/row_count": dataset.count_rows(),
+        "dagster/size_bytes": dataset.total_bytes,
+        "lance/deleted_fraction": compute_deleted_fraction(dataset),
+        "lance/version": dataset.version,
+    }
 
 
 def columns_of(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str, str]]]:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_core.maintenance.routine.health import DEFAULT_TARGET, TARGET_KEY
-from lance_dagster.events.layout import COMMIT, columns_of, split_entries
+from lance_dagster.events.layout import columns_of, describe_version, split_entries
 from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
+from lance_dagster.tables.event_keys import COMMIT
 from lance_dagster.tables.location import TableLocation
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,11 +51,11 @@ def build_shared_entries(
     """
     dataset = result.dataset
     target = int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
-    stats, rows = dataset.stats.dataset_stats(target), dataset.count_rows()
-    deleted = stats["num_deleted_rows"]
+    stats = dataset.stats.dataset_stats(target)
     wrote = not result.deduplicated
     created = result.operation == "Overwrite" and result.read_version == 0
     entries: dict[str, Any] = {
+        **describe_version(dataset),
         "lance/replaced_attempt": _attempt_of(result, result.replaced_versions),
         "lance/kept_attempt": _attempt_of(result, kept_attempts),
         "lance/rows_written": result.rows_written if wrote else None,
@@ -62,10 +63,7 @@ def build_shared_entries(
         "lance/rows_updated": result.rows_updated,
         "lance/rows_deleted": result.rows_deleted,
         "lance/operation": "Create" if created else result.operation,
-        "lance/version": dataset.version,
         "lance/read_version": result.read_version,
-        "dagster/row_count": rows,
-        "dagster/size_bytes": dataset.total_bytes,
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "dagster/column_schema": column_schema(dataset.schema),
@@ -74,7 +72,6 @@ def build_shared_entries(
         "lance/fragments_added": result.fragments_added,
         "lance/fragments_removed": result.fragments_removed,
         "lance/small_fragments": stats["num_small_files"],
-        "lance/deleted_fraction": deleted / (deleted + rows) if deleted else 0.0,
         "lance/attempts": result.attempts,
         "lance/transaction_uuid": result.transaction_uuid,
         "lance/deduplicated": result.deduplicated or None,

@@ -12,26 +12,18 @@ then has that version, if the promoted rows are those that the step read.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Final
 
 import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError
+from lance_dagster import properties as prop
 from lance_dagster._context.check_log import read_provenance_log
-from lance_dagster.events.event_order import branch_of_event, version_of_event
 from lance_dagster.lineage.history import TableInput, TableVersion, format_data_version, last_data_change, read_history
 from lance_dagster.lineage.table_life import table_id_in
-from lance_dagster.properties import (
-    CODE_VERSION,
-    ERASURE,
-    MAINTENANCE,
-    PROMOTED_FROM,
-    PROMOTED_VERSION,
-    RUN_ID,
-    UNDO_RUN_ID,
-    properties_of,
-)
+from lance_dagster.tables.write_events import read_write_events, read_write_events_of_run
 
 _INPUT: Final = "dagster/input_data_version/"
 _POINTER: Final = "dagster/input_event_pointer/"
@@ -43,9 +35,9 @@ Origins = dict[str | None, tuple[int, dict[str, str]]]
 """The newest version that wrote each partition, or None, and the origin of its rows."""
 
 
-def provenance_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+def provenance_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """The tags of an event that name the origin of its rows."""
-    return {name: tag for name, tag in (tags or {}).items() if name in _OTHERS or name.startswith((_INPUT, _POINTER))}
+    return {name: tag for name, tag in tags.items() if name in _OTHERS or name.startswith((_INPUT, _POINTER))}
 
 
 def find_written_provenance(
@@ -69,12 +61,10 @@ def find_written_provenance(
     """
     newest: Origins = {}
     for run_id in run_ids:
-        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-        events = [event for record in records if (event := record.asset_materialization) is not None]
         written = [
-            (materialization.partition, version_of_event(materialization), provenance_tags(materialization.tags))
-            for materialization in events
-            if materialization.asset_key == key and branch_of_event(materialization) == branch
+            (event.partition, event.version, provenance_tags(event.tags))
+            for event in read_write_events_of_run(instance, run_id, key)
+            if event.branch == branch
         ]
         written += read_provenance_log(instance, run_id, key) if not written else []
         for partition, version, tags in written:
@@ -116,8 +106,8 @@ def add_provenance_of_commits(
 
 
 def _writes_rows_of(commit: TableVersion, asset: str) -> bool:
-    is_other = commit.properties.keys() & {UNDO_RUN_ID, ERASURE, MAINTENANCE}
-    return commit.changes_rows and not is_other and RUN_ID in commit.properties and asset in commit.assets
+    is_other = commit.properties.keys() & {prop.UNDO_RUN_ID, prop.ERASURE, prop.MAINTENANCE}
+    return commit.changes_rows and not is_other and prop.RUN_ID in commit.properties and asset in commit.assets
 
 
 def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[str, str]:
@@ -125,7 +115,9 @@ def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[
 
     Dagster shows an asset without such a pointer as out of sync.
     """
-    tags = dict.fromkeys(_OTHERS, "true") | {_CODE: commit.properties.get(CODE_VERSION) or commit.properties[RUN_ID]}
+    tags = dict.fromkeys(_OTHERS, "true") | {
+        _CODE: commit.properties.get(prop.CODE_VERSION) or commit.properties[prop.RUN_ID]
+    }
     for read in commit.inputs:
         if read.uri is None or read.version is None:
             continue
@@ -137,15 +129,13 @@ def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[
 def _find_recorded_input(instance: dg.DagsterInstance, read: TableInput) -> dict[str, str]:
     """The tags of an input by the event of the version that was read, or of the newest one before it."""
     key = dg.AssetKey.from_user_string(read.asset)
-    for record in instance.fetch_materializations(key, limit=_MOST_EVENTS).records:
-        event = record.asset_materialization
-        version = None if event is None else version_of_event(event)
-        if event is None or version is None or version > (read.version or 0) or branch_of_event(event) != read.branch:
+    for event in islice(read_write_events(instance, key), _MOST_EVENTS):
+        if event.version is None or event.version > (read.version or 0) or event.branch != read.branch:
             continue
-        recorded = (event.tags or {}).get("dagster/data_version")
+        recorded = event.data_version
         if read.table_id is not None and table_id_in(recorded) not in (None, read.table_id):
             continue  # of a table that was dropped
-        return {_INPUT + read.asset: recorded, _POINTER + read.asset: str(record.storage_id)} if recorded else {}
+        return {_INPUT + read.asset: recorded, _POINTER + read.asset: str(event.record.storage_id)} if recorded else {}
     return {}
 
 
@@ -188,11 +178,11 @@ def point_inputs_to_main(
 
 def _find_published_version(table: lance_core.LanceDataset, branch: str, version: int) -> int | None:
     """The version of main that has the rows of a version of a branch; None if it is not known to have them."""
-    promotion = table.find_transaction(PROMOTED_FROM, branch)
+    promotion = table.find_transaction(prop.PROMOTED_FROM, branch)
     if promotion is None:
         return None
     number, transaction = promotion
-    promoted = properties_of(transaction).get(PROMOTED_VERSION, "")
+    promoted = prop.properties_of(transaction).get(prop.PROMOTED_VERSION, "")
     if not promoted.isdecimal():
         return None
     earlier, later = sorted((int(promoted), version))

@@ -7,12 +7,10 @@ from typing import Final
 
 import dagster as dg
 
-from lance_dagster.events.event_order import branch_of_event
+from lance_dagster.tables.write_events import read_write_events
 
 PUBLISHED: Final = "lance/published"
 """Entry of an event: False if the partition is on a branch alone, or was on one that was discarded."""
-
-_PAGE: Final = 500
 
 
 def find_published_partitions(
@@ -29,17 +27,9 @@ def find_published_partitions(
     published: set[str] = set()
     if not partitions:
         return published
-    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=sorted(partitions))
-    cursor: str | None = None
-    while True:
-        page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
-        for record in page.records:
-            event = record.asset_materialization
-            if event is None or event.partition is None:
-                continue
-            of_branch, entry = branch_of_event(event), event.metadata.get(PUBLISHED)
-            if (of_branch is None and (entry is None or entry.value is not False)) or (branch and of_branch == branch):
-                published.add(event.partition)
-        if not page.has_more or published.issuperset(partitions):
-            return published
-        cursor = page.cursor
+    for event in read_write_events(instance, dg.AssetRecordsFilter(asset_key=key, asset_partitions=sorted(partitions))):
+        if (event.branch is None and event.entry(PUBLISHED) is not False) or (branch and event.branch == branch):
+            published.add(str(event.partition))
+        if len(published) == len(set(partitions)):
+            break
+    return published

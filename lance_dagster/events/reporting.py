@@ -14,8 +14,9 @@ The IO manager counts the rows of partitions of other writes here as well (`coun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import dagster as dg
@@ -24,11 +25,11 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_core.row_addresses import fragment_ids_of
 from lance_dagster._context.runs import plan_materializations
-from lance_dagster._context.steps import downstream_keys_of
-from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of_event
+from lance_dagster._context.steps import downstream_keys
+from lance_dagster.events.event_order import EventOrder
+from lance_dagster.events.layout import describe_version
 from lance_dagster.events.materialization import build_lineage_entries, build_partition_entries, column_schema
 from lance_dagster.events.provenance import provenance_tags
 from lance_dagster.handlers.arrow_schema import owners
@@ -37,12 +38,11 @@ from lance_dagster.lineage.history import compute_data_version
 from lance_dagster.lineage.table_life import is_about_another
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.location import TABLE_KEY, TableLocation
-from lance_dagster.tables.partitions import plan_partitions
-from lance_dagster.tables.refs import TableRef
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partitions import slices_of
+from lance_dagster.tables.refs import TableRef, TableRoot
+from lance_dagster.tables.write_events import DATA_VERSION_TAG, WriteEvent, read_pages, read_write_events_of_run
 
-_DATA_VERSION_TAG: Final = "dagster/data_version"
-_PAGE: Final = 500
 _MOST_PAGES: Final = 40
 _COUNTED_ALONE: Final = 8
 _MOST_OPENED: Final = 64
@@ -87,7 +87,6 @@ class TableReport:
 
     Attributes:
         ref: The asset.
-        location: The location of the table.
         dataset: The table at the version that is reported.
         partitions: The partitions; empty for a table without partitions.
         metadata: Further entries of all events.
@@ -97,11 +96,9 @@ class TableReport:
         unchanged: The data versions of partitions whose rows are the same as in the last event, by partition, or by
             None for a table without partitions. The others get the data version of the table's last change.
         provenance: The tags that name the origin of the rows, by partition, or by None for a table without partitions.
-        ui_url: The URL of the Dagster UI, for links to runs.
     """
 
     ref: TableRef
-    location: TableLocation
     dataset: lance_core.LanceDataset
     partitions: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +106,6 @@ class TableReport:
     entries_by_partition: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
     unchanged: Mapping[str | None, str] = field(default_factory=dict)
     provenance: Mapping[str | None, Mapping[str, str]] = field(default_factory=dict)
-    ui_url: str = ""
 
 
 def read_recorded_states(
@@ -134,34 +130,26 @@ def read_recorded_states(
     """
     requested_partitions: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
-    last: dict[str | None, dg.EventLogRecord] = {}
+    last: dict[str | None, WriteEvent] = {}
     states: dict[str | None, ReportedState] = {}
     order = EventOrder(instance)
     records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions) or None)
-    cursor = None
-    for _ in range(_MOST_PAGES):
-        page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
-        for event_record in page.records:
-            event = event_record.asset_materialization
-            if event is None:
-                continue
-            at, data_version = event.partition if partitions else None, (event.tags or {}).get(_DATA_VERSION_TAG)
-            branch = branch_of_event(event)
-            if branch is None and table is not None and is_about_another(data_version, table):
+    for page in islice(read_pages(instance, records_filter), _MOST_PAGES):
+        for event in page:
+            at, branch, version = event.partition if partitions else None, event.branch, event.version
+            if branch is None and table is not None and is_about_another(event.data_version, table):
                 continue
             newest.setdefault(at, branch)
-            version = version_of_event(event)
             if branch is not None or version is None or version in without:
                 continue
             state = states.get(at)
-            if state is None or (version > (state.version or 0) and order.overlaps(last[at], event_record)):
-                last.setdefault(at, event_record)
+            if state is None or (version > (state.version or 0) and order.overlaps(last[at], event)):
+                last.setdefault(at, event)
                 states[at] = ReportedState(
-                    version=version, data_version=data_version, provenance=provenance_tags(event.tags)
+                    version=version, data_version=event.data_version, provenance=provenance_tags(event.tags)
                 )
-        if not page.has_more or all(partition in states for partition in requested_partitions):
+        if all(partition in states for partition in requested_partitions):
             break
-        cursor = page.cursor
     return {
         partition: replace(states.get(partition, ReportedState()), branch=newest.get(partition))
         for partition in requested_partitions
@@ -170,14 +158,8 @@ def read_recorded_states(
 
 def list_partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:
     """The partitions of an asset that runs have materialized, as Dagster recorded them."""
-    partition_keys: set[str] = set()
-    for run_id in run_ids:
-        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-        for event_record in records:
-            event = event_record.event_log_entry.dagster_event
-            if event is not None and event.asset_key == key and event.partition is not None:
-                partition_keys.add(event.partition)
-    return sorted(partition_keys)
+    events = (event for run_id in run_ids for event in read_write_events_of_run(instance, run_id, key))
+    return sorted({event.partition for event in events if event.partition is not None})
 
 
 def count_partition_rows(
@@ -196,18 +178,13 @@ def count_partition_rows(
     """
     if not partitions or ref.partitions_def is None:
         return {}
-    expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
     try:
-        slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
+        slices = slices_of(ref, partitions, dataset.schema)
     except LanceError:  # such as for an asset without `partition_expr`, whose body writes the table
         return {}
     if new is None and len(partitions) <= _COUNTED_ALONE:
-        plans = [
-            plan_partitions(ref.key, ref.partitions_def, [partition], expression, dataset.schema)
-            for partition in partitions
-        ]
-        counts = (dataset.count_rows(filter=plan.slices.expression(dataset.schema)) for plan in plans)
-        return {plan.keys[0]: PartitionRows(rows=rows) for plan, rows in zip(plans, counts, strict=True)}
+        alone = {key: slices_of(ref, [key], dataset.schema).expression(dataset.schema) for key in slices.names}
+        return {key: PartitionRows(rows=dataset.count_rows(filter=rows)) for key, rows in alone.items()}
     added = None if new is None else np.array(sorted(new), np.uint64)
     rows, written = np.zeros(len(slices.names), np.int64), np.zeros(len(slices.names), np.int64)
     batches = dataset.to_batches(
@@ -269,31 +246,32 @@ def _count_uncovered_fragments(dataset: lance_core.LanceDataset, columns: Sequen
 
 
 def build_materializations(
-    report: TableReport, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
-) -> Iterator[dg.AssetMaterialization]:
+    report: TableReport,
+    location: TableLocation,
+    context: dg.OpExecutionContext | dg.AssetExecutionContext | None = None,
+    ui_url: str = "",
+) -> list[dg.AssetMaterialization]:
     """The events of a report, one per partition.
 
     Args:
         report: The report.
+        location: The location of the table.
         context: The context of the step that reports; None outside of a step, where the assets downstream are unknown.
+        ui_url: The URL of the Dagster UI, for links to runs.
     """
-    dataset, ref, location = report.dataset, report.ref, report.location
+    dataset, ref, events = report.dataset, report.ref, []
     entries = {
-        "dagster/row_count": dataset.count_rows(),
-        "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": compute_deleted_fraction(dataset),
+        **describe_version(dataset),
         "dagster/column_schema": column_schema(_own_columns(ref, dataset)),
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
-        "lance/version": dataset.version,
         **{name: value for name, value in report.metadata.items() if value is not None},
     }
     if dataset.branch is not None:
         entries |= {BRANCH_TAG: dataset.branch, "lance/published": False}
-    readers = None if context is None else consumers(downstream_keys_of(context, ref.key), ref.key)
-    entries |= build_lineage_entries(
-        ref.metadata or {}, dataset, f"asset {ref.name}", consumers=readers, ui_url=report.ui_url
-    )
+    readers = None if context is None else consumers(downstream_keys(context, ref.key), ref.key)
+    where = f"asset {ref.name}"
+    entries |= build_lineage_entries(ref.metadata or {}, dataset, where, consumers=readers, ui_url=ui_url)
     changed = compute_data_version(dataset)
     keys: list[str | None] = [*report.partitions] or [None]
     for partition in keys:
@@ -305,8 +283,9 @@ def build_materializations(
             event_entries |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
         event_entries |= report.entries_by_partition.get(partition, {})
         shown = build_partition_entries(entries, event_entries, partition, keys)
-        tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed), **report.provenance.get(partition, {})}
-        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
+        tags = {DATA_VERSION_TAG: report.unchanged.get(partition, changed), **report.provenance.get(partition, {})}
+        events.append(dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags))
+    return events
 
 
 def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
@@ -330,20 +309,27 @@ def build_observation(
         dataset: The table at the version that is reported.
         metadata: Entries about the change.
     """
-    entries = {
-        "dagster/row_count": dataset.count_rows(),
-        "dagster/size_bytes": dataset.total_bytes,
-        "lance/deleted_fraction": compute_deleted_fraction(dataset),
-        "lance/version": dataset.version,
-    }
-    return dg.AssetObservation(asset_key=ref.key, metadata={**entries, **metadata})
+    return dg.AssetObservation(asset_key=ref.key, metadata={**describe_version(dataset), **metadata})
 
 
 def record(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
-) -> None:
-    """Log materializations together, so that they start downstream automation once."""
-    listed = list(events)
-    plan_materializations(context, listed)
-    for event in listed:
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    root: TableRoot,
+    report: TableReport | None,
+    location: TableLocation | None = None,
+) -> bool:
+    """Log the events of a report together, so that they start downstream automation once; returns whether any are.
+
+    Args:
+        context: The step that reports.
+        root: The root of the table.
+        report: The report; None if there is nothing to report.
+        location: The location of the table; None to locate it by the asset.
+    """
+    if report is None:
+        return False
+    events = build_materializations(report, location or root.locate(report.ref), context, root.ui_url)
+    plan_materializations(context, events)
+    for event in events:
         context.log_event(event)
+    return True

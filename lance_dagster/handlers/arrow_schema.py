@@ -25,7 +25,7 @@ from lance_core.extension_types import empty_table
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, is_any_list
 from lance_dagster.properties import ASSET_KEY
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
 from pyspark_lance import SchemaMode
 
 

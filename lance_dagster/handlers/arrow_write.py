@@ -19,15 +19,7 @@ import lance_core
 from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, DatasetExistsError
 from lance_core.extension_types import empty_table
-from lance_dagster.handlers.arrow_schema import (
-    apply_known_types,
-    apply_vector_widths,
-    find_types_for_nulls,
-    fit_batch,
-    owners,
-    predict_table_schema,
-    target_schema,
-)
+from lance_dagster.handlers import arrow_schema
 from lance_dagster.handlers.base import WriteRequest, skips_empty
 from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merge_clauses import check_plain
@@ -57,7 +49,11 @@ def write_arrow(
     target = _choose_columns_to_write(batches, schema, request)
     if request.output.write_mode == "merge":
         table = _to_merge(batches, schema, target, request)
-        deletes = None if request.mode != "merge" or request.deletes is None else fit_batch(request.deletes, target)
+        deletes = (
+            None
+            if request.mode != "merge" or request.deletes is None
+            else arrow_schema.fit_batch(request.deletes, target)
+        )
         request = replace(request, deletes=deletes)
         if skips_empty(table.num_rows + (0 if deletes is None else deletes.num_rows), request):
             return None
@@ -67,7 +63,7 @@ def write_arrow(
     writer = _make_writer(target, request)
     try:
         for batch in batches:
-            writer.write(fit_batch(batch, target))
+            writer.write(arrow_schema.fit_batch(batch, target))
         fragments = writer.finish()
         if skips_empty(writer.num_rows, request):
             return None
@@ -89,11 +85,11 @@ def _choose_columns_to_write(
     """The columns with which the rows are written."""
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
-    frame_schema = apply_known_types(schema, request.known, existing, without_rows=without_rows)
-    frame_schema = apply_vector_widths(frame_schema, request.output.vector_columns)
+    frame_schema = arrow_schema.apply_known_types(schema, request.known, existing, without_rows=without_rows)
+    frame_schema = arrow_schema.apply_vector_widths(frame_schema, request.output.vector_columns)
     if existing is not None and request.output.schema_mode != "overwrite":
-        existing = predict_table_schema(existing, frame_schema)
-    return target_schema(frame_schema, existing, request.mode, request.output.schema_mode)
+        existing = arrow_schema.predict_table_schema(existing, frame_schema)
+    return arrow_schema.target_schema(frame_schema, existing, request.mode, request.output.schema_mode)
 
 
 def _to_merge(
@@ -101,11 +97,11 @@ def _to_merge(
 ) -> pa.Table:
     """The rows of a merge; rows of the table keep their values in columns that other assets own."""
     if request.mode == "merge":
-        owner_by_column = owners(target)
+        owner_by_column = arrow_schema.owners(target)
         target = pa.schema(
             [field for field in target if field.name in schema.names or field.name not in owner_by_column]
         )
-    table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [empty_table(target)])
+    table = pa.concat_tables([arrow_schema.fit_batch(batch, target) for batch in batches] or [empty_table(target)])
     check_keys(table, request.output.merge_key)
     return table
 
@@ -118,12 +114,14 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     """
     check_plain(request.output)
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
-    frame_schema = apply_known_types(schema, request.known, None, without_rows=without_rows)
-    target = target_schema(apply_vector_widths(frame_schema, request.output.vector_columns), None, "create", "strict")
+    frame_schema = arrow_schema.apply_known_types(schema, request.known, None, without_rows=without_rows)
+    target = arrow_schema.target_schema(
+        arrow_schema.apply_vector_widths(frame_schema, request.output.vector_columns), None, "create", "strict"
+    )
     slices = request.slices if request.output.out_of_partition == "error" else None
     num_rows, keys = 0, []
     for batch in batches:
-        fitted = fit_batch(batch, target)
+        fitted = arrow_schema.fit_batch(batch, target)
         num_rows += fitted.num_rows
         if slices is not None:
             slices.assign_all(fitted, request.uri)
@@ -200,4 +198,6 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
 
 def _find_untyped_columns(schema: pa.Schema, request: WriteRequest) -> set[str]:
     """The columns of the table that have type null so far, and get a type."""
-    return set() if request.existing is None else set(find_types_for_nulls(request.existing.schema, schema))
+    return (
+        set() if request.existing is None else set(arrow_schema.find_types_for_nulls(request.existing.schema, schema))
+    )

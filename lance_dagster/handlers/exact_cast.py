@@ -277,13 +277,10 @@ def _cast_integers_to_floats(column: pa.Array, target: pa.DataType) -> pa.Array 
     """Integers as floats, or None if a number would change; Arrow's safe cast rejects every number above 2^53."""
     doubles = column.cast(pa.float64(), safe=False)
     large = pc.fill_null(pc.greater_equal(pc.abs(doubles), float(_EXACT_INTEGERS)), False)
-    if any(int(value) != exact for value, exact in _pairs(doubles.filter(large), column.filter(large))):
+    pairs = zip(doubles.filter(large).to_pylist(), column.filter(large).to_pylist(), strict=True)
+    if any(int(value) != exact for value, exact in pairs):
         return None
     return doubles if target == pa.float64() else _cast_flat(doubles, target)
-
-
-def _pairs(first: pa.Array, second: pa.Array) -> zip[tuple[Any, Any]]:
-    return zip(first.to_pylist(), second.to_pylist(), strict=True)
 
 
 def _values_of(kind: pa.DataType) -> pa.DataType:

@@ -20,7 +20,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
 
 
 class MissingInputError(DatasetNotFoundError):

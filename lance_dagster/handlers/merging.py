@@ -32,7 +32,6 @@ from lance_core.errors import (
     EarlierAttemptError,
     InvalidInputError,
     SchemaError,
-    SupersededError,
     VersionNotFoundError,
 )
 from lance_dagster.handlers.arrow_schema import find_types_for_nulls
@@ -40,6 +39,7 @@ from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import show_row
 from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
 from lance_dagster.properties import PROMOTED_FROM, properties_of
+from lance_dagster.tables.attempts import find_commits_of_write
 
 
 def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
@@ -204,20 +204,8 @@ def rebase_on_created_table(request: WriteRequest) -> WriteRequest:
     existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
     write = request.commit.write_attempt
     if write is not None:
-        earlier_commits, _ = existing.find_transactions(*write.token)
-        for version, transaction in earlier_commits.items():
-            if write.is_superseded_by(transaction.transaction_properties):
-                raise SupersededError(
-                    f"{request.uri}: version {version} was committed by a later attempt of the same write; nothing of "
-                    "this one was committed"
-                )
+        earlier_commits, _ = find_commits_of_write(existing, write)
         committed = existing.committed_attempts(write.token)
-        later = [attempt for attempt in committed if attempt.number > write.number]
-        if later:
-            raise SupersededError(
-                f"{request.uri}: version {later[-1].version} was committed by a later attempt of the same write; "
-                "nothing of this one was committed"
-            )
         alive = {attempt.version for attempt in committed if not attempt.is_removed}
         versions = alive | (set(earlier_commits) - {attempt.version for attempt in committed})
         write = replace(write, earlier=tuple(sorted(versions)))

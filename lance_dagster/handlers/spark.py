@@ -12,28 +12,13 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import DatasetExistsError, SchemaError, UnsupportedError
+from lance_dagster.handlers import columns as column_writes
+from lance_dagster.handlers import merging
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS, count_changes
-from lance_dagster.handlers.columns import (
-    align_columns_to_set,
-    choose_matching_columns,
-    columns_result,
-    decide_to_adopt,
-    may_lack_rows,
-    set_columns,
-)
 from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
-from lance_dagster.handlers.merging import (
-    build_adopted_result,
-    check_keys,
-    configure,
-    make_slices_of_merge,
-    merge_on_attempts,
-    rebase_on_created_table,
-    set_types,
-)
 from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
@@ -123,7 +108,7 @@ class SparkHandler(LanceTypeHandler):
         try:
             done = self._write(_select_inserted_rows(value, request.output), request)
         except DatasetExistsError:
-            return _merge(value, rebase_on_created_table(request))
+            return _merge(value, merging.rebase_on_created_table(request))
         if done is None or request.mode != "create":
             return done
         return replace(done, rows_inserted=done.rows_written, rows_updated=0, rows_deleted=0)
@@ -134,12 +119,13 @@ class SparkHandler(LanceTypeHandler):
 
         assert request.mode != "merge"
         assert request.mode != "columns"
+        vectors = {} if request.existing is not None else _known_vectors(value, request)
         options = WriteArguments(
             mode=request.mode,
             slices=request.slices,
             cluster=request.output.cluster,
             out_of_partition=request.output.out_of_partition,
-            vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
+            vector_columns={**vectors, **request.output.vector_columns} or None,
             schema_mode=request.output.schema_mode,
             empty_output=request.output.empty_output,
             partition_overwrite="static",
@@ -174,7 +160,7 @@ class SparkHandler(LanceTypeHandler):
         """The changed rows and the deleted keys as frames; a row of an unknown kind fails the job that writes."""
         from pyspark.sql import functions
 
-        check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
+        merging.check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
         kind = functions.col(CHANGE_TYPE)
         message = functions.concat(
             functions.lit(f"a row has {CHANGE_TYPE} "), functions.coalesce(kind, functions.lit("null"))
@@ -223,14 +209,14 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
 
     existing, output = request.existing, request.output
     assert existing is not None
-    key = choose_matching_columns(value.columns, output.row_key)
+    key = column_writes.choose_matching_columns(value.columns, output.row_key)
     if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
         return None
-    if decide_to_adopt(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
-        return build_adopted_result(request)
+    if column_writes.decide_to_adopt(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
+        return merging.build_adopted_result(request)
     frame_schema = SparkHandler().arrow_schema(value)
-    align_columns_to_set(frame_schema, request)
-    columns = set_columns(value.columns, output.row_key)
+    column_writes.align_columns_to_set(frame_schema, request)
+    columns = column_writes.set_columns(value.columns, output.row_key)
     value, left_out = _drop_deleted_rows(value.select(*map(quoted, (*key, *columns))), key, request)
     vectors = {**_known_vectors(value, request), **output.vector_columns}
     with name_lossy_values():
@@ -248,7 +234,9 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
             storage_options=request.storage_options,
             **request.commit_arguments,
         )
-    return columns_result(existing.checkout_version((existing.branch, done.version)), done, request, left_out)
+    return column_writes.columns_result(
+        existing.checkout_version((existing.branch, done.version)), done, request, left_out
+    )
 
 
 def _drop_deleted_rows(value: DataFrame, key: Sequence[str], request: WriteRequest) -> tuple[DataFrame, int]:
@@ -257,7 +245,7 @@ def _drop_deleted_rows(value: DataFrame, key: Sequence[str], request: WriteReque
 
     import pyspark_lance  # noqa: PLC0415 - optional
 
-    if not may_lack_rows(key, request):
+    if not column_writes.may_lack_rows(key, request):
         return value, 0
     assert request.read is not None
     assert request.existing is not None
@@ -338,11 +326,6 @@ def add_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
     return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in null_fields})
 
 
-def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
-    """The widths of vectors that the metadata `lance/schema` declares; empty if the table exists already."""
-    return {} if request.existing is not None else _known_vectors(value, request)
-
-
 def _known_vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
     vectors = [field for field in request.known if pa.types.is_fixed_size_list(field.type)]
     return {field.name: field.type.list_size for field in vectors if field.name in value.columns}
@@ -383,15 +366,15 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
     def merge(attempted: WriteRequest) -> WriteResult:
         assert attempted.existing is not None
-        set_types(attempted.existing, SparkHandler().arrow_schema(value))
-        configure(attempted)
+        merging.set_types(attempted.existing, SparkHandler().arrow_schema(value))
+        merging.configure(attempted)
         done = pyspark_lance.merge(
             value,
             attempted.uri,
             on=output.merge_key,
             **_clauses(output),
             storage_options=attempted.storage_options,
-            within=make_slices_of_merge(attempted),
+            within=merging.make_slices_of_merge(attempted),
             read_version=attempted.read_version,
             identity=attempted.identity,
             deletes=attempted.deletes,
@@ -402,7 +385,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         write = attempted.commit.write_attempt
         return replace(done, replaced_versions=() if write is None else write.earlier)
 
-    return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
+    return merging.merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
 
 
 def _select_inserted_rows(value: DataFrame, output: OutputSettings) -> DataFrame:
@@ -450,7 +433,7 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
     """
     from pyspark.sql import functions
 
-    check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
+    merging.check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
     check_keys_of("lance/merge_on", map(SparkHandler().arrow_schema(value).field, key))
     keys = [functions.col(quoted(name)) for name in key]
     whole = value.select(*keys)
@@ -458,7 +441,7 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
         whole = whole.where(column.isNotNull())  # `dropna` drops NaN as well
     counted = whole.groupBy(*keys).agg(functions.count("*").alias("__lance_count"))
     twice = counted.where("__lance_count > 1").drop("__lance_count").limit(1).toArrow()
-    check_keys(pa.concat_tables([twice, twice]), key)
+    merging.check_keys(pa.concat_tables([twice, twice]), key)
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:

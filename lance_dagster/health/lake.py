@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.steps import AnyContext, known_assets
+from lance_dagster._context.steps import AnyContext
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
-from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, table_refs
+from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, known_refs, table_refs
 
 if TYPE_CHECKING:
     import lance_core
@@ -98,7 +98,7 @@ class Lake:
         from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
-        declared = _locate_assets(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
+        declared = _locate_assets(root, [*(() if context is None else known_refs(context)), *refs])
         declared_names = {ref.name for ref in declared.values()}
         lake_tables = []
         for table in find_chosen_tables(place.root_uri, self.include, self.exclude, place.options):
@@ -113,17 +113,17 @@ class Lake:
             )
         return lake_tables
 
-    def policy(self, policy: LanceMaintenancePolicy, table: LakeTable) -> LanceMaintenancePolicy | None:
+    def policy(self, policy: LanceMaintenancePolicy, path: str, ref: TableRef) -> LanceMaintenancePolicy | None:
         """The policy for a table; None if the table is not maintained.
 
         Raises:
             DagsterInvalidDefinitionError: The metadata `lance/maintenance` of its asset is invalid.
         """
-        path_policy = self.policy_of_path(policy, table.path)
-        said = (table.ref.metadata or {}).get(MAINTENANCE_KEY)
+        path_policy = self.policy_of_path(policy, path)
+        said = (ref.metadata or {}).get(MAINTENANCE_KEY)
         if path_policy is None and said is None:
             return None
-        return policy_of(path_policy or policy, table.ref.metadata, where=f"asset {table.ref.name}")
+        return policy_of(path_policy or policy, ref.metadata, where=f"asset {ref.name}")
 
     def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
         """The policy for a table without the metadata of its asset; None if the table is not maintained."""
@@ -244,11 +244,6 @@ def build_external_asset(
 
 def _globs(globs: str | Sequence[str]) -> tuple[str, ...]:
     return (globs,) if isinstance(globs, str) else tuple(globs)
-
-
-def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]) -> TableRef:
-    key, metadata, partitions_def = asset
-    return TableRef(key=key, metadata=metadata, partitions_def=partitions_def)
 
 
 def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:

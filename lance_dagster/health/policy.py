@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dagster as dg
 
 from lance_dagster.tables.arguments import field_with_description
-from lance_dagster.tables.names import near_name
+from lance_dagster.tables.names import near_name, plain_metadata
 from lance_dagster.tables.refs import MAINTENANCE_KEY
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def policy_of(
     Raises:
         DagsterInvalidDefinitionError: The entry is neither a policy, a mapping of its fields, True nor False.
     """
-    setting = (metadata or {}).get(MAINTENANCE_KEY)
-    value = setting.value if isinstance(setting, dg.MetadataValue) else setting
+    value: Any = plain_metadata((metadata or {}).get(MAINTENANCE_KEY))
     if value is None or value is True:
         return policy
     if value is False:
@@ -199,8 +198,7 @@ def policy_of(
 
 def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
     """The metadata `lance/maintenance` of an asset as JSON, for runs without its definition; None if it has none."""
-    setting = (metadata or {}).get(MAINTENANCE_KEY)
-    value = setting.value if isinstance(setting, dg.MetadataValue) else setting
+    value: Any = plain_metadata((metadata or {}).get(MAINTENANCE_KEY))
     if isinstance(value, LanceMaintenancePolicy):
         value = asdict(value)
     return None if value is None else json.dumps(value, default=_to_json, sort_keys=True)

@@ -25,20 +25,14 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaErr
 from lance_dagster.branches.writing import ensure_branch
 from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers import LanceTypeHandler
+from lance_dagster.handlers import columns as column_writes
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
-from lance_dagster.handlers.columns import (
-    ColumnsWritten,
-    align_columns_to_set,
-    choose_matching_columns,
-    key_fields,
-    set_columns,
-)
-from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
+from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.lineage.step_inputs import loaded_rows
 from lance_dagster.properties import COLUMN_TYPE, COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
 
 
 def reject_without_table(output: TableOutput) -> None:
@@ -130,7 +124,7 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
             f"{error}. With lance/missing: null the scope has only rows that the inputs of the step have loaded; give "
             "the asset lance/missing: keep to set other rows, too"
         ) from error
-    if isinstance(outcome, ColumnsWritten) and outcome.left_out:
+    if isinstance(outcome, column_writes.ColumnsWritten) and outcome.left_out:
         assert request.read is not None
         output.context.log.warning(
             "%s: rows deleted since version %d of %s, which the step has read, are left out (at most %d keys)",
@@ -144,11 +138,11 @@ def columns_request(output: TableOutput) -> WriteRequest:
     read = _read_version(output)
     output = replace(output, existing=at_read_version(output))
     assert output.existing is not None
-    plan, settings = planned_partitions(output, output.existing.schema), output.settings
+    slices, settings = output.plan_slices(output.existing.schema), output.settings
     if output.attempts.versions and settings.empty_output == "skip":
         settings = replace(settings, empty_output="write")  # so that values of earlier attempts are set to null
-    request = write_request(output, "columns", plan, settings)
-    columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
+    request = output.write_request("columns", slices, settings)
+    columns = {COLUMNS: json.dumps(column_writes.set_columns(output.frame.names, settings.row_key))}
     properties = {**(request.commit.properties or {}), **columns}
     request = request.with_attempt(earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt)
     return replace(request.changed_commit(properties=properties), read=read, loaded=_loaded_rows(output))
@@ -189,15 +183,18 @@ def prepare_branch_for_columns(output: TableOutput, main: lance_core.LanceDatase
     """
     reject_without_table(output)
     assert output.existing is not None
-    key, table = choose_matching_columns(output.frame.names, output.settings.row_key), output.existing.schema
+    key, table = (
+        column_writes.choose_matching_columns(output.frame.names, output.settings.row_key),
+        output.existing.schema,
+    )
     if not {name.lower() for name in key} <= {name.lower() for name in (*table.names, *ROW_NAMES)}:  # Spark's names
-        key_fields(key, table)
+        column_writes.key_fields(key, table)
     if output.branch is None:
         return output
     check_column_owners(output)
     assert main is not None
-    request = write_request(replace(output, existing=main), "columns", None, output.settings)
-    stored = align_columns_to_set(output.frame, request)
+    request = replace(output, existing=main).write_request("columns", None, output.settings)
+    stored = column_writes.align_columns_to_set(output.frame, request)
     if output.branch not in main.branches.list():
         _add(main, [field for field in stored if field.name not in main.schema.names])
     return replace(output, existing=ensure_branch(main, output.branch))
@@ -217,7 +214,7 @@ def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
 def column_entries(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, Any]:
     """The entries of a materialization that are about columns."""
     before = () if output.existing is None else output.existing.schema.names
-    names = set_columns(output.frame.names, output.settings.row_key)
+    names = column_writes.set_columns(output.frame.names, output.settings.row_key)
     added = [name for name in names if name not in before]
     nulled = (outcome.rows_updated or 0) - outcome.rows_written
     schema = outcome.dataset.schema

@@ -30,7 +30,8 @@ from lance_dagster.loading.inputs import partition_filter, read_requests
 from lance_dagster.op_outputs.store import load_op_output
 from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.location import locate_table
-from lance_dagster.tables.settings import INPUT_PINS, TableSettings, plain_metadata
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings
 
 
 def load_input(context: dg.InputContext, settings: TableSettings) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -19,77 +18,26 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetExistsError, LanceError
 from lance_core.maintenance import index_partitions
+from lance_dagster._context import steps
 from lance_dagster._context.check_log import log_provenance, record_or_find_begin
-from lance_dagster._context.steps import (
-    RunFacts,
-    add_metadata,
-    defined_metadata,
-    downstream_keys,
-    output_name,
-    partitions_of_asset,
-    provenance_of_output,
-    run_facts,
-    run_time_metadata,
-    set_data_version,
-)
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
-from lance_dagster.events.materialization import (
-    build_entries_by_partition,
-    build_lineage_entries,
-    build_shared_entries,
-    ordered_entries,
-    partition_entries,
-)
+from lance_dagster.events import materialization
 from lance_dagster.events.reporting import count_rows_of_written_partitions
 from lance_dagster.handlers import LanceTypeHandler, find_handler_for_value
 from lance_dagster.handlers.merging import may_insert
-from lance_dagster.io_manager.column_assets import (
-    check_still_column_owner,
-    column_entries,
-    prepare_branch_for_columns,
-    write_columns_of,
-)
+from lance_dagster.io_manager import column_assets, ownership, write_attempts
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.input import load_input
 from lance_dagster.io_manager.output import (
     TableOutput,
-    casts_of,
     code_version,
-    commit_mode,
-    has_ended,
     have_other_columns,
-    is_sole_writer,
-    kept_attempts,
-    move_watermarks,
-    new_columns,
-    planned_partitions,
-    reject_skip_over_earlier_rows,
-    release_consumed,
     settings_of_refresh,
     wants_no_table,
-    warn_of_earlier_attempts,
-    without_change_type,
-    write_request,
-)
-from lance_dagster.io_manager.ownership import (
-    check_column_owners,
-    check_mode,
-    check_ownership,
-    check_still_owner,
-    reject_memory_of_another_process,
-    reject_rows_of_others,
 )
 from lance_dagster.io_manager.replaced_rows import log_replaced
 from lance_dagster.io_manager.skipped_write import report_skipped, unchanged_data_version
-from lance_dagster.io_manager.write_attempts import (
-    EarlierAttempts,
-    describe_commit,
-    error_of_write,
-    find_earlier_attempts,
-    made_by,
-    reject_late_attempt,
-    reject_missing,
-)
 from lance_dagster.lineage.check_reads import branch_id, record_check_read
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import compute_data_version, format_data_version, last_data_change
@@ -139,7 +87,10 @@ class LanceTableIOManager(dg.IOManager):
         """
         for context, manager in outputs:
             if manager is self:
-                location, facts = self._locate(context.asset_key, defined_metadata(context)), run_facts(context)
+                location, facts = (
+                    self._locate(context.asset_key, steps.defined_metadata(context)),
+                    steps.run_facts(context),
+                )
                 assert facts is not None
                 branch = tag_run_with_branch(self._settings.branching, facts)
                 main = self._settings.open_uri(location.uri)
@@ -171,7 +122,7 @@ class LanceTableIOManager(dg.IOManager):
             LanceError: The value does not fit the table, or another writer made a conflicting commit. No row was
                 changed, except perhaps after an `OutcomeUnknownError`.
         """
-        reject_memory_of_another_process(context, self._settings)
+        ownership.reject_memory_of_another_process(context, self._settings)
         if not context.has_asset_key:
             store_op_output(context, obj, self._settings)
             return
@@ -179,25 +130,27 @@ class LanceTableIOManager(dg.IOManager):
         handler = find_handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
         try:
             lance_core.check_names(handler.arrow_schema(obj))
-            handler, obj, output = without_change_type(output, handler, obj)
+            handler, obj, output = output.without_change_type(handler, obj)
             output = self._prepare_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
             output = output if outcome is not None else self._open_newest_for_skipped(output)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
             explained = with_remedy(error, output.location.uri, whole=whole)
-            raise error_of_write(explained, output.where, output.keys, output.uri, self._settings) from error
+            raise write_attempts.error_of_write(
+                explained, output.where, output.keys, output.uri, self._settings
+            ) from error
         if outcome is None:
-            reject_skip_over_earlier_rows(output)
+            output.reject_skip_over_earlier_rows()
             context.log.info("%s has no rows; nothing was written", output.where)
             report_skipped(output)
-            move_watermarks(output)
+            output.move_watermarks()
             return
-        warn_of_earlier_attempts(output, outcome)
+        output.warn_of_earlier_attempts(outcome)
         if output.sets_columns:
-            check_still_column_owner(output, outcome.dataset)
+            column_assets.check_still_column_owner(output, outcome.dataset)
         if output.existing is None or output.is_created_empty:
-            check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
+            ownership.check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         _log_overruled(output, outcome)
         log_replaced(output, outcome, self._begin_of(output))
         if outcome.deduplicated:
@@ -208,9 +161,9 @@ class LanceTableIOManager(dg.IOManager):
                 outcome.dataset.version,
             )
         if outcome.operation == "None":  # nothing was committed, but the changes of inputs are consumed
-            move_watermarks(output)
+            output.move_watermarks()
         else:
-            release_consumed(output, outcome.dataset)
+            output.release_consumed(outcome.dataset)
         asset = context.asset_key.to_user_string()
         record_check_read(output.facts, output.branch, outcome.dataset, output.keys, wrote=asset)
         self._report(output, outcome, obj)
@@ -218,15 +171,15 @@ class LanceTableIOManager(dg.IOManager):
 
     def _report(self, output: TableOutput, outcome: lance_core.WriteResult, obj: Any) -> None:
         """Report the write to Dagster."""
-        casts = casts_of(output, outcome)
+        casts = output.find_casts(outcome)
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
         is_changed = output.existing is None or last_data_change(written) >= written.version
         of_version = compute_data_version(written, written.version) if is_changed else None
-        set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
-        entries = build_shared_entries(outcome, output.location, kept_attempts(output, outcome))
+        steps.set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
+        entries = materialization.build_shared_entries(outcome, output.location, output.kept_attempts(outcome))
         if output.sets_columns:
-            entries |= column_entries(output, outcome)
+            entries |= column_assets.column_entries(output, outcome)
         if written.branch is not None:
             entries |= describe_write_to_branch(written, output.instance, context.asset_key)
         if output.changes:
@@ -235,18 +188,25 @@ class LanceTableIOManager(dg.IOManager):
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
         page = entries.pop("lance/branches", None)
-        entries |= build_lineage_entries(
+        entries |= materialization.build_lineage_entries(
             output.metadata,
             written,
             output.where,
-            consumers=consumers(downstream_keys(context), context.asset_key),
+            consumers=consumers(steps.downstream_keys(context, context.asset_key), context.asset_key),
             ui_url=self._settings.ui_url,
             derived=self._derived(output, obj),
             branches=None if page is None else page.value,
         )
         keys = list(context.asset_partition_keys) if output.keys is not None else []
-        entries, rows = partition_entries(entries, outcome, keys), self._rows_of_partitions(output, outcome)
-        add_metadata(context, ordered_entries(entries), build_entries_by_partition(outcome, entries, keys, rows))
+        entries, rows = (
+            materialization.partition_entries(entries, outcome, keys),
+            self._rows_of_partitions(output, outcome),
+        )
+        steps.add_metadata(
+            context,
+            materialization.ordered_entries(entries),
+            materialization.build_entries_by_partition(outcome, entries, keys, rows),
+        )
 
     def _rows_of_partitions(self, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, int]:
         """The rows of the run's partitions; a failure to count them is only logged, because the write is committed."""
@@ -291,29 +251,29 @@ class LanceTableIOManager(dg.IOManager):
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
         asset = context.asset_key.to_user_string()
-        definition, said = defined_metadata(context), run_time_metadata(context)
+        definition, said = steps.defined_metadata(context), steps.run_time_metadata(context)
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
         settings = settings.overridden(said, asset=asset, strict=False)
         partitioned = context.has_asset_partitions
-        if not partitioned and partitions_of_asset(context) is not None:
+        if not partitioned and steps.partitions_of_asset(context) is not None:
             raise dg.DagsterInvalidInvocationError(
                 f"asset {asset} has partitions and its run names none, so that the rows of the run belong to no"
                 " partition; nothing was written. Launch the run with a partition or a range of partitions: a backfill,"
                 " RunRequest(partition_key=...) or materialize(..., partition_key=...)"
             )
         settings.check(asset=asset, partitioned=partitioned)
-        check_mode(settings, definition, f"asset {asset}")
+        ownership.check_mode(settings, definition, f"asset {asset}")
         location = self._locate(context.asset_key, definition)
-        facts = run_facts(context)
+        facts = steps.run_facts(context)
         changes = consumed_changes(None if facts is None else facts.step)
         merges_on, settings = settings.merge_key, settings_of_refresh(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
         if keys == []:
             raise dg.DagsterInvalidInvocationError(_no_partitions(asset, facts))
-        commit = describe_commit(
+        commit = write_attempts.describe_commit(
             facts,
             asset_key=context.asset_key,
-            output_name=output_name(context),
+            output_name=steps.output_name(context),
             partition_keys=keys,
             code_version=code_version(context),
             metadata=definition,
@@ -323,9 +283,9 @@ class LanceTableIOManager(dg.IOManager):
         try:
             existing = self._settings.open_uri(location.uri)
         except LanceError as error:
-            raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
+            raise write_attempts.error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         if settings.write_mode != "columns":
-            check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
+            ownership.check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
         branch = tag_run_with_branch(self._settings.branching, facts)
         if branch is not None:
             self._reject_lost_writes(existing, branch, facts)
@@ -342,9 +302,9 @@ class LanceTableIOManager(dg.IOManager):
             keys=keys,
             commit=commit,
             existing=existing,
-            attempts=EarlierAttempts()
+            attempts=write_attempts.EarlierAttempts()
             if existing is None
-            else find_earlier_attempts(existing, commit.write_attempt, facts),
+            else write_attempts.find_earlier_attempts(existing, commit.write_attempt, facts),
             branch=branch,
             changes=changes,
             merges_on=tuple(merges_on),
@@ -354,7 +314,7 @@ class LanceTableIOManager(dg.IOManager):
         self, context: dg.OutputContext, facts: RunFacts
     ) -> tuple[lance_core.LanceDataset | None, list[str]]:
         """The table of an output, on the branch of its run, and the columns by which a merge into it matches rows."""
-        definition = defined_metadata(context)
+        definition = steps.defined_metadata(context)
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
         existing = self._settings.open_uri(self._locate(context.asset_key, definition).uri)
@@ -377,7 +337,7 @@ class LanceTableIOManager(dg.IOManager):
         """
         existing, frame = output.existing, output.frame
         if output.sets_columns:
-            return prepare_branch_for_columns(output, self._settings.open_uri(output.location.uri))
+            return column_assets.prepare_branch_for_columns(output, self._settings.open_uri(output.location.uri))
         if (
             output.branch is None
             or output.attempts.versions
@@ -385,14 +345,14 @@ class LanceTableIOManager(dg.IOManager):
         ):
             return output
         main = None if existing is None else self._settings.open_uri(output.location.uri)
-        if main is not None and not is_created_empty(main, partial(has_ended, output)):
+        if main is not None and not is_created_empty(main, output.has_ended):
             return output
-        plan = planned_partitions(output, new_columns(output, obj))
+        slices = output.plan_slices(output.new_columns(obj))
         new = replace(output, existing=None)
-        if not handler.check(obj, write_request(new, "create", plan, output.settings)):
+        if not handler.check(obj, new.write_request("create", slices, output.settings)):
             return output
         if main is None or have_other_columns(frame, main.schema):
-            request = write_request(replace(new, existing=main, branch=None), "create", None, output.settings)
+            request = replace(new, existing=main, branch=None).write_request("create", None, output.settings)
             main = create_empty(handler, obj, request)
         if existing is not None:
             main.branches.discard(output.branch)
@@ -408,7 +368,7 @@ class LanceTableIOManager(dg.IOManager):
         if main is None or (branch is not None and branch not in main.branches.list()):
             return output
         newest = main.checkout_version((branch, None))
-        reject_late_attempt(newest, output.commit.write_attempt, output.facts)
+        write_attempts.reject_late_attempt(newest, output.commit.write_attempt, output.facts)
         return replace(output, existing=newest)
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
@@ -430,27 +390,26 @@ class LanceTableIOManager(dg.IOManager):
             output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(zone_maps))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
-        check_column_owners(output)
-        reject_rows_of_others(output)
+        ownership.check_column_owners(output)
+        ownership.reject_rows_of_others(output)
         if output.sets_columns:
-            return write_columns_of(output, handler, obj)
-        alone = is_sole_writer(output)
+            return column_assets.write_columns_of(output, handler, obj)
+        alone = output.is_sole_writer()
         remaining_table = None if alone else output.existing
-        plan = planned_partitions(
-            output, new_columns(output, obj) if remaining_table is None else remaining_table.schema
-        )
-        mode = "overwrite" if alone else commit_mode(output, plan)
+        columns = output.new_columns(obj) if remaining_table is None else remaining_table.schema
+        slices = output.plan_slices(columns)
+        mode = "overwrite" if alone else output.commit_mode(slices)
         settings = output.settings
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
-            reject_missing(output.attempts, output.uri)
+            write_attempts.reject_missing(output.attempts, output.uri)
         if mode == "append" and output.attempts.versions and settings.empty_output == "skip":
             settings = replace(settings, empty_output="write")  # so that rows of earlier attempts are removed
         if alone:
             settings = replace(settings, schema_mode="overwrite")
-        request = write_request(output, mode, plan, settings)
+        request = output.write_request(mode, slices, settings)
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
-        exclusive = alone or (output.is_created_empty and wants_no_table(settings, plan))
+        exclusive = alone or (output.is_created_empty and wants_no_table(settings, slices))
         request = request.with_attempt(
             earlier=output.attempts.versions,
             surviving_attempts=tuple(output.attempts.surviving),
@@ -473,7 +432,7 @@ def _log_overruled(output: TableOutput, outcome: lance_core.WriteResult) -> None
             "version %s",
             output.where,
             version,
-            made_by(outcome.dataset, version),
+            write_attempts.made_by(outcome.dataset, version),
             outcome.dataset.version,
         )
 
@@ -485,7 +444,7 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
     """
     if output.facts is None or output.facts.tags.get(DEFER_TAG) != "true":
         return
-    tags = provenance_of_output(output.context)
+    tags = steps.provenance_of_output(output.context)
     for name, recorded in input_properties(output.step).items():
         read, asset = json.loads(recorded), name.removeprefix(INPUT_PREFIX)
         if read.get("branch") == output.branch and f"dagster/input_data_version/{asset}" in tags:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -24,8 +23,9 @@ from lance_dagster.lineage.reader_tags import hold_consumed_and_release_older
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
 from lance_dagster.tables.location import TableLocation
-from lance_dagster.tables.partitions import PartitionPlan, partition_columns, plan_partitions
-from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partitions import make_slices, partition_columns
+from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 _OTHER_MODES: Final = "set lance/write_mode to append, overwrite or merge"
 
@@ -109,143 +109,225 @@ class TableOutput:
         """The partition columns of the table; empty for an asset without partitions."""
         if self.keys is None:
             return []
-        expression = plain_metadata(self.metadata.get("partition_expr"))
-        return partition_columns(expression, written.schema, self.context.asset_key)
+        return partition_columns(self.metadata.get("partition_expr"), written.schema, self.context.asset_key)
+
+    @property
+    def declared_schema(self) -> pa.Schema:
+        """The columns that the definition of the asset declares; empty if it declares none."""
+        return known_schema(self.metadata, type_metadata(self.context), self.where)
 
     @property
     def uri(self) -> str:
         """The target of the commit: the table, or its branch."""
         return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
 
-
-def planned_partitions(output: TableOutput, schema: pa.Schema) -> PartitionPlan | None:
-    """The run's partitions as slices of the written columns; None for an asset without partitions."""
-    if output.keys is None:
-        return None
-    return plan_partitions(
-        output.context.asset_key,
-        output.context.asset_partitions_def,
-        output.context.asset_partition_keys,
-        plain_metadata(output.metadata.get("partition_expr")),
-        schema,
-    )
-
-
-def write_request(
-    output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
-) -> WriteRequest:
-    """The write of an output; its attempt names no earlier one.
-
-    Args:
-        output: The output.
-        mode: The mode of the commit.
-        plan: The run's partitions; None for an asset without partitions.
-        settings: The settings of the write.
-
-    Raises:
-        DagsterInvalidDefinitionError: The metadata asks for stable row ids, and the table was created without them.
-    """
-    existing, stable_row_ids = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
-    if existing is not None and stable_row_ids is True and not existing.has_stable_row_ids:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, which "
-            "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
+    def plan_slices(self, schema: pa.Schema) -> lance_core.Slices | None:
+        """The run's partitions as slices of the written columns; None for an asset without partitions."""
+        if self.keys is None:
+            return None
+        return make_slices(
+            self.context.asset_key,
+            self.context.asset_partitions_def,
+            self.context.asset_partition_keys,
+            self.metadata.get("partition_expr"),
+            schema,
         )
-    # The table's configuration belongs to main: a promotion does not copy it there.
-    on_branch = existing is not None and output.branch is not None
-    properties = {**output.commit.texts, **input_properties(output.step), **output.watermark_properties}
-    return WriteRequest(
-        uri=output.uri,
-        mode=mode,
-        existing=existing,
-        slices=None if plan is None else plan.slices,
-        output=settings,
-        table=replace(output.table, table_config={}) if on_branch else output.table,
-        commit=replace(output.commit, message=settings.commit_message, properties=properties),
-        require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
-        known=known_schema(output.metadata, type_metadata(output.context), output.where),
-        deletes=output.deletes if mode == "merge" else None,
-    )
 
+    def write_request(
+        self, mode: CommitMode, slices: lance_core.Slices | None, settings: OutputSettings
+    ) -> WriteRequest:
+        """The write of an output; its attempt names no earlier one.
 
-def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
-    """The mode of the commit.
+        Args:
+            mode: The mode of the commit.
+            slices: The run's partitions; None for an asset without partitions.
+            settings: The settings of the write.
 
-    Raises:
-        DatasetExistsError: The write mode forbids the commit, because rows or a table exist.
-        SupersededError: These rows are of a later attempt of the write.
-    """
-    existing, mode = output.existing, output.settings.write_mode
-    is_new = existing is None or (output.is_created_empty and not existing.count_rows())
-    if mode == "overwrite":
-        return "overwrite" if plan is None else "replace"
-    if mode == "merge":
-        return "create" if existing is None else "merge"
-    if mode == "append" or output.attempts.versions:  # the rows of earlier attempts are removed
-        return "append"
-    if existing is not None and wants_no_table(output.settings, plan) and not is_new:
-        reject_late_attempt(existing, output.commit.write_attempt, output.facts)
-        raise DatasetExistsError(
-            f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
+        Raises:
+            DagsterInvalidDefinitionError: The metadata asks for stable row ids, and the table was created without them.
+        """
+        existing, stable_row_ids = self.existing, plain_metadata(self.metadata.get("lance/stable_row_ids"))
+        if existing is not None and stable_row_ids is True and not existing.has_stable_row_ids:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{self.where}: metadata lance/stable_row_ids: {self.uri} was created without stable row ids, which "
+                "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
+            )
+        # The table's configuration belongs to main: a promotion does not copy it there.
+        on_branch = existing is not None and self.branch is not None
+        properties = {**self.commit.texts, **input_properties(self.step), **self.watermark_properties}
+        return WriteRequest(
+            uri=self.uri,
+            mode=mode,
+            existing=existing,
+            slices=slices,
+            output=settings,
+            table=replace(self.table, table_config={}) if on_branch else self.table,
+            commit=replace(self.commit, message=settings.commit_message, properties=properties),
+            require_empty=slices is not None and settings.write_mode == "error" and mode in ("append", "replace"),
+            known=self.declared_schema,
+            deletes=self.deletes if mode == "merge" else None,
         )
-    if plan is None or mode == "create_only":
-        return "create" if existing is None else "append"
-    if existing is None:
-        return "replace"  # another run may create the table meanwhile, for other partitions
-    rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
-    if rows:
-        reject_late_attempt(existing, output.commit.write_attempt, output.facts)
-        raise DatasetExistsError(
-            f"{output.where}: {output.location.uri} has {rows} rows in the run's partitions, and write_mode is "
-            f"error; {_OTHER_MODES}"
+
+    def commit_mode(self, slices: lance_core.Slices | None) -> CommitMode:
+        """The mode of the commit.
+
+        Raises:
+            DatasetExistsError: The write mode forbids the commit, because rows or a table exist.
+            SupersededError: These rows are of a later attempt of the write.
+        """
+        existing, mode = self.existing, self.settings.write_mode
+        is_new = existing is None or (self.is_created_empty and not existing.count_rows())
+        if mode == "overwrite":
+            return "overwrite" if slices is None else "replace"
+        if mode == "merge":
+            return "create" if existing is None else "merge"
+        if mode == "append" or self.attempts.versions:  # the rows of earlier attempts are removed
+            return "append"
+        if existing is not None and wants_no_table(self.settings, slices) and not is_new:
+            reject_late_attempt(existing, self.commit.write_attempt, self.facts)
+            raise DatasetExistsError(
+                f"{self.where}: the table {self.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
+            )
+        if slices is None or mode == "create_only":
+            return "create" if existing is None else "append"
+        if existing is None:
+            return "replace"  # another run may create the table meanwhile, for other partitions
+        rows = existing.count_rows(filter=slices.expression(existing.schema))
+        if rows:
+            reject_late_attempt(existing, self.commit.write_attempt, self.facts)
+            raise DatasetExistsError(
+                f"{self.where}: {self.location.uri} has {rows} rows in the run's partitions, and write_mode is "
+                f"error; {_OTHER_MODES}"
+            )
+        return "replace"
+
+    def is_sole_writer(self) -> bool:
+        """Whether the write may replace the whole table, because no other write has contributed to the table.
+
+        True for a table that only earlier attempts of this write have written, if the write mode needs a new table or
+        the columns differ from theirs; and for a table with other columns and without rows, from which a branch was to
+        fork.
+        """
+        existing, attempts = self.existing, self.attempts
+        if (
+            existing is not None
+            and self.branch is None
+            and self.commit.write_attempt is not None
+            and not attempts.versions
+        ):
+            return have_other_columns(self.frame, existing.schema) and is_created_empty(existing, self.has_ended)
+        if (
+            existing is None
+            or attempts.cleaned_up
+            or not attempts.transactions
+            or attempts.transactions[attempts.versions[0]].read_version != 0
+        ):
+            return False
+        if self.settings.write_mode in ("overwrite", "append") and not have_other_columns(self.frame, existing.schema):
+            return False
+        other_versions = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.transactions)
+        transactions = (existing.read_transaction(version) for version in other_versions)
+        return all(transaction is not None and transaction.operation.name in NEUTRAL for transaction in transactions)
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether a run has ended, is the run that writes, or is unknown."""
+        return self.facts is None or self.facts.run_id == run_id or self.facts.ended(run_id)
+
+    def new_columns(self, obj: Any) -> pa.Schema:
+        """The columns of a new table, with types from the frame or from the metadata `lance/schema`."""
+        without_rows = isinstance(obj, Sized) and not len(obj)
+        return apply_known_types(self.frame, self.declared_schema, None, without_rows=without_rows)
+
+    def warn_of_earlier_attempts(self, outcome: lance_core.WriteResult) -> None:
+        """Log whether the rows of earlier attempts of the write are replaced or kept."""
+        kept_versions = self.kept_attempts(outcome)
+        for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept_versions, "are kept in")):
+            if versions:
+                self.context.log.warning(
+                    "%s: rows that earlier attempts of this write committed in version %s %s version %s",
+                    self.where,
+                    ", ".join(map(str, versions)),
+                    fate,
+                    outcome.dataset.version,
+                )
+
+    def kept_attempts(self, outcome: lance_core.WriteResult) -> list[int]:
+        """The versions of earlier attempts whose rows the table keeps."""
+        if outcome.deduplicated or self.settings.on_earlier_attempt != "append":
+            return []
+        return [version for version in self.attempts.versions if version not in outcome.replaced_versions]
+
+    def find_casts(self, outcome: lance_core.WriteResult) -> dict[str, str]:
+        """The columns that were cast to the table's types, each with both types."""
+        if self.existing is None or outcome.deduplicated:
+            return {}
+        before, now = self.existing.schema, outcome.dataset.schema
+        common_fields = [
+            field for field in self.frame if field.name in before.names and now.get_field_index(field.name) >= 0
+        ]
+        return {
+            field.name: f"{field.type} -> {now.field(field.name).type}"
+            for field in common_fields
+            if field.type not in (pa.null(), now.field(field.name).type)
+            and before.field(field.name).type == now.field(field.name).type
+        }
+
+    def reject_skip_over_earlier_rows(self) -> None:
+        """Reject an attempt without rows that is skipped, if the table has rows of an earlier attempt.
+
+        Raises:
+            InvalidInputError: The table has rows of an earlier attempt.
+        """
+        if self.attempts.versions:
+            version, before = self.attempts.versions[-1], self.attempts.versions[0] - 1
+            restored = f", or restore version {before} and start a new run" if before else ""
+            raise InvalidInputError(
+                f"{self.where} has no rows, and empty_output is skip, but version {version} of {self.location.uri} has "
+                "rows of an earlier attempt of this write. Set empty_output to write, which removes these rows"
+                f"{restored}"
+            )
+
+    def without_change_type(self, handler: LanceTypeHandler, obj: Any) -> tuple[LanceTypeHandler, Any, TableOutput]:
+        """Remove the column `_change_type` from an output; for a merge, separate the rows whose keys are deleted.
+
+        If the table has a column of that name, the output is unchanged.
+
+        Raises:
+            LanceError: A row has an unknown kind of change, or the handler of the value does not support changes.
+        """
+        table_columns = () if self.existing is None else self.existing.schema.names
+        names = handler.arrow_schema(obj).names if self.merges_on or self.sets_columns else []
+        if CHANGE_TYPE in table_columns or CHANGE_TYPE not in names:
+            return handler, obj, self
+        if self.sets_columns:
+            handler, obj, _ = handler.split_changes(obj, choose_matching_columns(names, self.settings.row_key))
+            return handler, obj, self
+        handler, obj, deletes = handler.split_changes(obj, self.merges_on)
+        return handler, obj, replace(self, deletes=deletes)
+
+    def release_consumed(self, written: lance_core.LanceDataset) -> None:
+        """Let cleanups remove versions of inputs whose changes every part of the written table has consumed."""
+        reader = self.context.asset_key.to_user_string()
+        for consumed in self.changes:
+            name = watermark_name(consumed.asset, reader, self.metadata)
+            hold_consumed_and_release_older(consumed.dataset, written, reader, name, consumed.moves.get(reader, ()))
+
+    def move_watermarks(self) -> None:
+        """Commit the watermarks of consumed changes that led to no rows to write; without a table, do nothing."""
+        properties = self.watermark_properties
+        if not properties or self.existing is None:
+            return
+        transaction = lance_core.Transaction(
+            read_version=self.existing.version,
+            operation=lance_core.LanceOperation.UpdateConfig(),
+            transaction_properties={**self.commit.texts, **properties},
         )
-    return "replace"
+        self.release_consumed(lance_core.LanceDataset.commit(self.existing, transaction))
 
 
-def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool:
+def wants_no_table(settings: OutputSettings, slices: lance_core.Slices | None) -> bool:
     """Whether the write fails if the table exists, or if its branch has commits."""
-    return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
-
-
-def is_sole_writer(output: TableOutput) -> bool:
-    """Whether the write may replace the whole table, because no other write has contributed to the table.
-
-    True for a table that only earlier attempts of this write have written, if the write mode needs a new table or the
-    columns differ from theirs; and for a table with other columns and without rows, from which a branch was to fork.
-    """
-    existing, attempts = output.existing, output.attempts
-    if (
-        existing is not None
-        and output.branch is None
-        and output.commit.write_attempt is not None
-        and not attempts.versions
-    ):
-        return have_other_columns(output.frame, existing.schema) and is_created_empty(
-            existing, partial(has_ended, output)
-        )
-    if (
-        existing is None
-        or attempts.cleaned_up
-        or not attempts.transactions
-        or attempts.transactions[attempts.versions[0]].read_version != 0
-    ):
-        return False
-    if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(output.frame, existing.schema):
-        return False
-    other_versions = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.transactions)
-    transactions = (existing.read_transaction(version) for version in other_versions)
-    return all(transaction is not None and transaction.operation.name in NEUTRAL for transaction in transactions)
-
-
-def has_ended(output: TableOutput, run_id: str) -> bool:
-    """Whether a run has ended, is the run that writes, or is unknown."""
-    return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
-
-
-def new_columns(output: TableOutput, obj: Any) -> pa.Schema:
-    """The columns of a new table, with types from the frame or from the metadata `lance/schema`."""
-    declared_schema = known_schema(output.metadata, type_metadata(output.context), output.where)
-    return apply_known_types(output.frame, declared_schema, None, without_rows=isinstance(obj, Sized) and not len(obj))
+    return settings.write_mode == "create_only" or (settings.write_mode == "error" and slices is None)
 
 
 def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
@@ -253,59 +335,6 @@ def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
     if set(frame.names) != set(table.names) or len(frame) != len(table):
         return True
     return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
-
-
-def warn_of_earlier_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> None:
-    """Log whether the rows of earlier attempts of the write are replaced or kept."""
-    kept_versions = kept_attempts(output, outcome)
-    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept_versions, "are kept in")):
-        if versions:
-            output.context.log.warning(
-                "%s: rows that earlier attempts of this write committed in version %s %s version %s",
-                output.where,
-                ", ".join(map(str, versions)),
-                fate,
-                outcome.dataset.version,
-            )
-
-
-def kept_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> list[int]:
-    """The versions of earlier attempts whose rows the table keeps."""
-    if outcome.deduplicated or output.settings.on_earlier_attempt != "append":
-        return []
-    return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
-
-
-def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, str]:
-    """The columns that were cast to the table's types, each with both types."""
-    if output.existing is None or outcome.deduplicated:
-        return {}
-    before, now = output.existing.schema, outcome.dataset.schema
-    common_fields = [
-        field for field in output.frame if field.name in before.names and now.get_field_index(field.name) >= 0
-    ]
-    return {
-        field.name: f"{field.type} -> {now.field(field.name).type}"
-        for field in common_fields
-        if field.type not in (pa.null(), now.field(field.name).type)
-        and before.field(field.name).type == now.field(field.name).type
-    }
-
-
-def reject_skip_over_earlier_rows(output: TableOutput) -> None:
-    """Reject an attempt without rows that is skipped, if the table has rows of an earlier attempt.
-
-    Raises:
-        InvalidInputError: The table has rows of an earlier attempt.
-    """
-    if output.attempts.versions:
-        version, before = output.attempts.versions[-1], output.attempts.versions[0] - 1
-        restored = f", or restore version {before} and start a new run" if before else ""
-        raise InvalidInputError(
-            f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} has "
-            "rows of an earlier attempt of this write. Set empty_output to write, which removes these rows"
-            f"{restored}"
-        )
 
 
 def code_version(context: dg.OutputContext) -> str | None:
@@ -321,45 +350,3 @@ def settings_of_refresh(settings: OutputSettings, changes: Sequence[ConsumedChan
     if settings.write_mode in ("append", "merge") and any(consumed.is_refresh for consumed in changes):
         return replace(settings, write_mode="overwrite", merge_on=None)
     return settings
-
-
-def without_change_type(
-    output: TableOutput, handler: LanceTypeHandler, obj: Any
-) -> tuple[LanceTypeHandler, Any, TableOutput]:
-    """Remove the column `_change_type` from an output; for a merge, separate the rows whose keys are deleted.
-
-    If the table has a column of that name, the output is unchanged.
-
-    Raises:
-        LanceError: A row has an unknown kind of change, or the handler of the value does not support changes.
-    """
-    table_columns = () if output.existing is None else output.existing.schema.names
-    names = handler.arrow_schema(obj).names if output.merges_on or output.sets_columns else []
-    if CHANGE_TYPE in table_columns or CHANGE_TYPE not in names:
-        return handler, obj, output
-    if output.sets_columns:
-        handler, obj, _ = handler.split_changes(obj, choose_matching_columns(names, output.settings.row_key))
-        return handler, obj, output
-    handler, obj, deletes = handler.split_changes(obj, output.merges_on)
-    return handler, obj, replace(output, deletes=deletes)
-
-
-def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> None:
-    """Let cleanups remove versions of inputs whose changes every part of the written table has consumed."""
-    reader = output.context.asset_key.to_user_string()
-    for consumed in output.changes:
-        name = watermark_name(consumed.asset, reader, output.metadata)
-        hold_consumed_and_release_older(consumed.dataset, written, reader, name, consumed.moves.get(reader, ()))
-
-
-def move_watermarks(output: TableOutput) -> None:
-    """Commit the watermarks of consumed changes that led to no rows to write; without a table, do nothing."""
-    properties = output.watermark_properties
-    if not properties or output.existing is None:
-        return
-    transaction = lance_core.Transaction(
-        read_version=output.existing.version,
-        operation=lance_core.LanceOperation.UpdateConfig(),
-        transaction_properties={**output.commit.texts, **properties},
-    )
-    release_consumed(output, lance_core.LanceDataset.commit(output.existing, transaction))

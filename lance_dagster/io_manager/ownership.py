@@ -22,7 +22,7 @@ from lance_dagster.lineage.history import owner_of, owning_commits, writers_of_r
 from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partitions import partition_columns
-from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
+from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 _MEMORY: Final = ("memory", "shared-memory")
 _AHEAD: Final = 8
@@ -224,7 +224,7 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
     columns = {
         column: key
         for key, metadata in named.items()
-        for column in partition_columns(plain_metadata(metadata.get("partition_expr")), table.schema, key)
+        for column in partition_columns(metadata.get("partition_expr"), table.schema, key)
     }
     for name in output.frame.names:
         if name in columns and name not in (*ROW_NAMES, *output.settings.row_key):

@@ -7,24 +7,15 @@ The orchestration code passes the facts of the run in the extras of the Pipes se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import EarlierAttemptError, InvalidInputError, SupersededError
-from lance_dagster.properties import (
-    ASSET_KEY,
-    BACKFILL_ID,
-    PARTITION_KEYS,
-    ROOT_RUN_ID,
-    RUN_ID,
-    STEP_KEY,
-    WRITE_TOKEN,
-    hashed,
-    properties_of,
-)
+from lance_core.errors import EarlierAttemptError, InvalidInputError
+from lance_dagster import properties as prop
+from lance_dagster.tables.attempts import find_commits_of_write
 
 EXTRAS_KEY: Final = "lance_dagster"
 
@@ -35,26 +26,23 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
     If several runs write the same rows, the later run wins, as in the IO manager.
     """
 
-    def __init__(
-        self,
-        properties: Mapping[str, str],
-        *,
-        token: str,
-        number: tuple[int, ...],
-        is_retry: bool,
-        since: datetime | None,
-        succeeded: Sequence[str],
-        branch: str | None = None,
-        begun: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(properties)
-        self.token = token
-        self.number = number
-        self.is_retry = is_retry
-        self.since = since
-        self.succeeded = frozenset(succeeded)
-        self.branch = branch
-        self.begun = begun
+    def __init__(self, properties: Mapping[str, str], extras: Mapping[str, Any], attempt: int) -> None:
+        """Name the write by the root run, the asset and the partitions.
+
+        Args:
+            properties: The properties that name the run, the asset and the partitions.
+            extras: The facts of the run, from the extras of the Pipes session; may be empty.
+            attempt: The number of the step's attempt in its run, from 0.
+        """
+        root = str(extras.get("root_run_id") or properties[prop.RUN_ID])
+        self.token = prop.hashed(
+            json.dumps([root, properties.get(prop.ASSET_KEY), "pipes", properties.get(prop.PARTITION_KEYS)])
+        )
+        self.number = (int(extras.get("number", 0)), attempt)
+        self.extras = extras
+        facts = {prop.STEP_KEY: extras.get("step_key"), prop.BACKFILL_ID: extras.get("backfill_id")}
+        named = {name: str(fact) for name, fact in facts.items() if fact}
+        super().__init__({**properties, prop.ROOT_RUN_ID: root, prop.WRITE_TOKEN: self.token, **named})
 
     def write_attempt_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteAttempt:
         """The attempt, for the commit.
@@ -68,70 +56,34 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
             EarlierAttemptError: Versions in which an earlier attempt of an append may have added rows were cleaned up.
             InvalidInputError: The run is on a branch, and the table is not on that branch.
         """
-        if self.branch is not None and (dataset is None or dataset.branch != self.branch):
+        branch, begun = self.extras.get("branch"), self.extras.get("begun", {}).get(self.get(prop.ASSET_KEY))
+        if branch is not None and (dataset is None or dataset.branch != branch):
             where = "a table that does not exist yet" if dataset is None else dataset.uri
             raise InvalidInputError(
-                f"the run is on branch {self.branch!r}, and {where} is not on that branch: write to the URI that "
+                f"the run is on branch {branch!r}, and {where} is not on that branch: write to the URI that "
                 "LanceTableResource.uri returns in the asset that starts this process"
             )
-        begun = self.begun
         is_same = begun is not None and begun["uri"] == (None if dataset is None else dataset.root_uri)
         attempt = lance_core.WriteAttempt(
-            token=(WRITE_TOKEN, self.token),
+            token=(prop.WRITE_TOKEN, self.token),
             number=self.number,
             conflict_policy="later_wins",
-            note=self.get(RUN_ID, ""),
+            note=self.get(prop.RUN_ID, ""),
             begun=begun["version"] if begun is not None and (is_same or not begun["version"]) else None,
         )
-        if dataset is None or not self.is_retry:
+        if dataset is None or not (self.number[1] or self.extras.get("is_retry")):
             return attempt
-        transactions, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
-        earlier = []
-        for version, transaction in transactions.items():
-            properties = properties_of(transaction)
-            if attempt.is_superseded_by(properties):
-                raise SupersededError(
-                    f"version {version} of {dataset.uri} was committed by a later attempt of this write; nothing was "
-                    "written"
-                )
-            run_id = properties.get(RUN_ID, "")
-            if run_id == self.get(RUN_ID) or run_id not in self.succeeded:
-                earlier.append(version)
+        since, succeeded = self.extras.get("since"), set(map(str, self.extras.get("succeeded", ())))
+        not_before = datetime.fromisoformat(since) if isinstance(since, str) else None
+        transactions, missing = find_commits_of_write(dataset, attempt, not_before)
+        runs = {
+            version: prop.properties_of(transaction).get(prop.RUN_ID, "")
+            for version, transaction in transactions.items()
+        }
+        earlier = [version for version, run in runs.items() if run == self.get(prop.RUN_ID) or run not in succeeded]
         if missing and mode == "append":
             raise EarlierAttemptError(
                 f"version {max(missing)} of {dataset.uri} was cleaned up, so that it is unknown whether an earlier "
                 "attempt of this write added rows in it. Look at the rows of the table, then start a new run"
             )
         return replace(attempt, earlier=tuple(sorted(earlier)))
-
-
-def attempt_properties(
-    properties: Mapping[str, str], extras: Mapping[str, Any], attempt: int
-) -> PipesAttemptProperties:
-    """The properties of a write with its attempt.
-
-    Args:
-        properties: The properties that name the run, the asset and the partitions.
-        extras: The facts of the run, from the extras of the Pipes session; may be empty.
-        attempt: The number of the step's attempt in its run, from 0.
-    """
-    run_id = properties[RUN_ID]
-    root = str(extras.get("root_run_id") or run_id)
-    asset, keys = properties.get(ASSET_KEY), properties.get(PARTITION_KEYS)
-    token = hashed(json.dumps([root, asset, "pipes", keys]))
-    write_properties = {ROOT_RUN_ID: root, WRITE_TOKEN: token}
-    if extras.get("step_key"):
-        write_properties[STEP_KEY] = str(extras["step_key"])
-    if extras.get("backfill_id"):
-        write_properties[BACKFILL_ID] = str(extras["backfill_id"])
-    since = extras.get("since")
-    return PipesAttemptProperties(
-        {**properties, **write_properties},
-        token=token,
-        number=(int(extras.get("number", 0)), attempt),
-        is_retry=attempt > 0 or bool(extras.get("is_retry")),
-        since=datetime.fromisoformat(since) if isinstance(since, str) else None,
-        succeeded=[str(succeeded_id) for succeeded_id in extras.get("succeeded", ())],
-        branch=extras.get("branch"),
-        begun=extras.get("begun", {}).get(asset),
-    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow.compute as pc
 
 import lance_core
-from lance_dagster.io_manager.output import TableOutput, planned_partitions
+from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.io_manager.write_attempts import made_by
 from lance_dagster.lineage.history import is_without_changes
 from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, properties_of, split_values
@@ -83,5 +83,5 @@ def _rows_written(output: TableOutput, after: lance_core.LanceDataset, before: l
 
 
 def _partitions(output: TableOutput, dataset: lance_core.LanceDataset) -> pc.Expression | None:
-    plan = planned_partitions(output, dataset.schema)
-    return None if plan is None else plan.slices.expression(dataset.schema)
+    slices = output.plan_slices(dataset.schema)
+    return None if slices is None else slices.expression(dataset.schema)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import lance_core
-from lance_core.maintenance.routine.health import compute_deleted_fraction
 from lance_dagster._context.steps import add_metadata, set_data_version
 from lance_dagster.branches.writing import describe_write_to_branch
+from lance_dagster.events.layout import describe_version
 from lance_dagster.events.materialization import ordered_entries
 from lance_dagster.events.reporting import count_partition_rows, read_recorded_states
 from lance_dagster.io_manager.output import TableOutput
@@ -27,13 +27,7 @@ def report_skipped(output: TableOutput) -> None:
     if existing is None:
         context.add_output_metadata(entries)
         return
-    entries |= {
-        "lance/version": existing.version,
-        "dagster/row_count": existing.count_rows(),
-        "dagster/size_bytes": existing.total_bytes,
-        "lance/deleted_fraction": compute_deleted_fraction(existing),
-        "dagster/uri": output.location.uri,
-    }
+    entries |= {**describe_version(existing), "dagster/uri": output.location.uri}
     if existing.branch is not None:
         entries |= describe_write_to_branch(existing, output.instance, context.asset_key)
         entries.pop("lance/branches", None)

@@ -35,33 +35,15 @@ from lance_core.errors import (
     EarlierAttemptError,
     LanceError,
     NotFoundError,
-    SupersededError,
 )
+from lance_dagster import properties as prop
 from lance_dagster._context.runs import CLOCK_SKEW
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.health.policy import recorded_metadata
-from lance_dagster.properties import (
-    ASSET_KEY,
-    ATTEMPT,
-    BACKFILL_ID,
-    CODE_VERSION,
-    COLUMNS,
-    JOB_NAME,
-    MAINTENANCE_METADATA,
-    OUT_OF_PARTITION,
-    PARTITION_HASH,
-    PARTITION_KEYS,
-    ROOT_RUN_ID,
-    RUN_ID,
-    STEP_KEY,
-    WRITE_TOKEN,
-    hashed,
-    listed_keys,
-    properties_of,
-)
+from lance_dagster.tables.attempts import find_commits_of_write
 from lance_dagster.tables.settings import TableSettings
 
-OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
+OF_RUN = (prop.RUN_ID, prop.ROOT_RUN_ID, prop.JOB_NAME, prop.STEP_KEY, prop.ASSET_KEY, prop.COLUMNS)
 """The properties that other commits of a run carry as well, such as that of an index."""
 _SHOWN_KEYS = 3
 _MISSING = re.compile(r"\bmissing='(\w+)'")
@@ -116,23 +98,23 @@ def describe_commit(
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, attempt = asset_key.to_user_string(), None
-    optional_properties: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
-    optional_properties[MAINTENANCE_METADATA] = recorded_metadata(metadata)
-    optional_properties[COLUMNS] = "[]" if sets_columns else None
+    optional_properties: dict[str, str | None] = {prop.ASSET_KEY: asset, prop.CODE_VERSION: code_version}
+    optional_properties[prop.MAINTENANCE_METADATA] = recorded_metadata(metadata)
+    optional_properties[prop.COLUMNS] = "[]" if sets_columns else None
     if keys is not None:
-        optional_properties |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
-        optional_properties[OUT_OF_PARTITION] = "allow" if outside else None
+        optional_properties |= {prop.PARTITION_KEYS: prop.listed_keys(keys), prop.PARTITION_HASH: prop.hashed(keys)}
+        optional_properties[prop.OUT_OF_PARTITION] = "allow" if outside else None
     if facts is not None:
-        token = (WRITE_TOKEN, hashed(json.dumps([facts.root_run_id, asset, output_name, keys])))
+        token = (prop.WRITE_TOKEN, prop.hashed(json.dumps([facts.root_run_id, asset, output_name, keys])))
         attempt = lance_core.WriteAttempt(token=token, number=(facts.number, facts.attempt), note=facts.run_id)
         optional_properties |= {
-            RUN_ID: facts.run_id,
-            ROOT_RUN_ID: facts.root_run_id,
-            JOB_NAME: facts.job_name,
-            STEP_KEY: facts.step_key,
-            ATTEMPT: str(facts.attempt),
-            BACKFILL_ID: facts.backfill_id,
-            WRITE_TOKEN: token[1],
+            prop.RUN_ID: facts.run_id,
+            prop.ROOT_RUN_ID: facts.root_run_id,
+            prop.JOB_NAME: facts.job_name,
+            prop.STEP_KEY: facts.step_key,
+            prop.ATTEMPT: str(facts.attempt),
+            prop.BACKFILL_ID: facts.backfill_id,
+            prop.WRITE_TOKEN: token[1],
         }
     properties = {key: value for key, value in optional_properties.items() if value is not None}
     return lance_core.Commit(properties=properties, write_attempt=attempt)
@@ -173,27 +155,19 @@ def _other_attempts(
         return EarlierAttempts()
     created = facts.created_at(facts.root_run_id)
     not_before = None if created is None else created - CLOCK_SKEW
-    transactions, missing = dataset.find_transactions(*write.token, not_before=not_before)
+    transactions, missing = find_commits_of_write(dataset, write, not_before)
     proofs = dataset.committed_attempts(write.token)
     removed = {proof.version for proof in proofs} - {proof.version for proof in proofs if not proof.is_removed}
-    earlier = {}
-    for version, transaction in transactions.items():
-        properties = properties_of(transaction)
-        run_id = properties.get(RUN_ID, "")
-        if write.is_superseded_by(properties):
-            raise SupersededError(
-                f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
-                f"{properties.get(ATTEMPT)} of run {run_id}; nothing was written"
-            )
-        if version not in removed and (run_id == facts.run_id or not facts.succeeded(run_id)):
-            earlier[version] = transaction
+    runs = {
+        version: prop.properties_of(transaction).get(prop.RUN_ID, "") for version, transaction in transactions.items()
+    }
+    earlier = {
+        version: transactions[version]
+        for version, run_id in runs.items()
+        if version not in removed and (run_id == facts.run_id or not facts.succeeded(run_id))
+    }
     cleaned_up, surviving = [], []
     for attempt in proofs:
-        if attempt.number > write.number:
-            raise SupersededError(
-                f"version {attempt.version} of {dataset.uri} was committed by a later attempt of this write, in run "
-                f"{attempt.note}; nothing was written"
-            )
         if attempt.is_removed:
             continue
         if attempt.note != facts.run_id and facts.succeeded(attempt.note):
@@ -239,14 +213,14 @@ def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
 def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     """The committer of a version: the run and its partitions, if the commit names them."""
     try:
-        properties = properties_of(dataset.read_transaction(version))
+        properties = prop.properties_of(dataset.read_transaction(version))
     except NotFoundError:
         notes = [fill.note for fill in dataset.committed_fills() if fill.version == version and fill.note]
         return f"run {notes[0]}" if notes else "an unknown writer, as the version was cleaned up"
-    run_id = properties.get(RUN_ID)
+    run_id = properties.get(prop.RUN_ID)
     if run_id is None:
         return "a writer that is not a run of Dagster"
-    keys = properties.get(PARTITION_KEYS)
+    keys = properties.get(prop.PARTITION_KEYS)
     return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
 
 

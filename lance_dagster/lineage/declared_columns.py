@@ -12,6 +12,8 @@ from typing import Any
 
 import dagster as dg
 
+from lance_dagster.tables.names import plain_metadata
+
 COLUMN_LINEAGE_KEY = "lance/column_lineage"
 
 
@@ -25,8 +27,7 @@ def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumn
     Raises:
         DagsterInvalidDefinitionError: The entry is no lineage, or names a source in another form.
     """
-    declared_lineage = metadata.get(COLUMN_LINEAGE_KEY)
-    value = declared_lineage.value if isinstance(declared_lineage, dg.MetadataValue) else declared_lineage
+    value: Any = plain_metadata(metadata.get(COLUMN_LINEAGE_KEY))
     if value is None or isinstance(value, dg.TableColumnLineage):
         return value
     if not isinstance(value, Mapping):

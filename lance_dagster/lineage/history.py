@@ -19,26 +19,8 @@ from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_dagster import properties as prop
 from lance_dagster.lineage.row_changes import live_rows, row_changes
-from lance_dagster.properties import (
-    ASSET_KEY,
-    COLUMN_TYPE,
-    COLUMNS,
-    DATA_VERSION,
-    INPUT_PREFIX,
-    MAINTENANCE,
-    MAINTENANCE_METADATA,
-    PARTITION_KEYS,
-    PROMOTED_FROM,
-    PROMOTION_RUN_ID,
-    ROOT_RUN_ID,
-    RUN_ID,
-    UNDO_RUN_ID,
-    UNDONE_VERSIONS,
-    is_shortened,
-    properties_of,
-    split_values,
-)
 
 if TYPE_CHECKING:
     import lance_core
@@ -119,12 +101,12 @@ class TableVersion:
     @property
     def writers(self) -> list[str]:
         """The Dagster runs that made the changes: one, or for a promotion all runs that wrote to the branch."""
-        return split_values(self.properties.get(RUN_ID))
+        return prop.split_values(self.properties.get(prop.RUN_ID))
 
     @property
     def committed_by(self) -> str | None:
         """The Dagster run that committed the version: the run of the promotion's job, else the run that wrote."""
-        return self.properties.get(PROMOTION_RUN_ID) or (self.writers[0] if len(self.writers) == 1 else None)
+        return self.properties.get(prop.PROMOTION_RUN_ID) or (self.writers[0] if len(self.writers) == 1 else None)
 
     @property
     def run_id(self) -> str | None:
@@ -133,18 +115,18 @@ class TableVersion:
 
     def is_of(self, run_id: str) -> bool:
         """Whether a run wrote or promoted the version, or is the root run of a run that did."""
-        roots = split_values(self.properties.get(ROOT_RUN_ID))
+        roots = prop.split_values(self.properties.get(prop.ROOT_RUN_ID))
         return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
     def asset(self) -> str | None:
         """The asset for which the version was made."""
-        return self.properties.get(ASSET_KEY)
+        return self.properties.get(prop.ASSET_KEY)
 
     @property
     def assets(self) -> list[str]:
         """The assets for which the version was made; several for the promotion of a branch to which several wrote."""
-        return split_values(self.asset)
+        return prop.split_values(self.asset)
 
     @property
     def maintenance_metadata(self) -> Any:
@@ -152,7 +134,9 @@ class TableVersion:
 
         If the promotion of a branch has joined several values, False takes precedence.
         """
-        recorded_metadata = [json.loads(text) for text in split_values(self.properties.get(MAINTENANCE_METADATA))]
+        recorded_metadata = [
+            json.loads(text) for text in prop.split_values(self.properties.get(prop.MAINTENANCE_METADATA))
+        ]
         return (
             False if any(metadata is False for metadata in recorded_metadata) else next(iter(recorded_metadata), None)
         )
@@ -170,7 +154,7 @@ class TableVersion:
 
         A string of another writer that is no JSON counts as one key.
         """
-        value = self.properties.get(PARTITION_KEYS)
+        value = self.properties.get(prop.PARTITION_KEYS)
         if value is None:
             return None
         try:
@@ -178,31 +162,31 @@ class TableVersion:
         except ValueError:
             return [value]
         if isinstance(partitions, list):  # a promotion joins lists, and puts summaries beside them as strings
-            return next((json.loads(key) for key in partitions if is_shortened(key)), partitions)
+            return next((json.loads(key) for key in partitions if prop.is_shortened(key)), partitions)
         return partitions if isinstance(partitions, dict) else [value]
 
     @property
     def inputs(self) -> list[TableInput]:
         """The tables that were read to make the version."""
         return [
-            _input(key.removeprefix(INPUT_PREFIX), value)
+            _input(key.removeprefix(prop.INPUT_PREFIX), value)
             for key, values in sorted(self.properties.items())
-            if key.startswith(INPUT_PREFIX)
-            for value in split_values(values)
+            if key.startswith(prop.INPUT_PREFIX)
+            for value in prop.split_values(values)
         ]
 
     @property
     def undid(self) -> str | None:
         """The run that the version undid; None for a promotion, which only records undos on its branch."""
-        return None if PROMOTED_FROM in self.properties else self.properties.get(UNDO_RUN_ID)
+        return None if prop.PROMOTED_FROM in self.properties else self.properties.get(prop.UNDO_RUN_ID)
 
     @property
     def undone_versions(self) -> list[int]:
         """The versions that the version undid; empty for a promotion, which only records undos on its branch."""
-        if PROMOTED_FROM in self.properties:
+        if prop.PROMOTED_FROM in self.properties:
             return []
         try:
-            versions = json.loads(self.properties.get(UNDONE_VERSIONS, "[]"))
+            versions = json.loads(self.properties.get(prop.UNDONE_VERSIONS, "[]"))
         except ValueError:
             return []
         return [version for version in versions if isinstance(version, int)] if isinstance(versions, list) else []
@@ -215,7 +199,7 @@ class TableVersion:
     @property
     def keeps_rows(self) -> bool:
         """Whether the rows are the same as in the version before, apart from new columns and types of columns."""
-        return self.operation in _KEEPS_ROWS or COLUMN_TYPE in self.properties
+        return self.operation in _KEEPS_ROWS or prop.COLUMN_TYPE in self.properties
 
     @property
     def touches_no_rows(self) -> bool:
@@ -266,7 +250,7 @@ def _version(
         rows_removed=removed,
         fragments=len(handle.fragment_ids()),
         read_version=None if transaction is None else transaction.read_version,
-        properties=properties_of(transaction),
+        properties=prop.properties_of(transaction),
         is_idle=_changes_nothing(transaction),
         identity=handle.identity,
     )
@@ -284,7 +268,7 @@ def owning_commits(dataset: lance_core.LanceDataset) -> list[TableVersion]:
     Maintenance is done for no asset: its commits count only if cleanup has removed all other commits that name one.
     """
     named = list(_named(dataset))
-    return [commit for commit in named if MAINTENANCE not in commit.properties] or named
+    return [commit for commit in named if prop.MAINTENANCE not in commit.properties] or named
 
 
 def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
@@ -294,9 +278,9 @@ def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
     """
     maintained = None
     for commit in _named(dataset):
-        if COLUMNS in commit.properties and not _changes_rows(dataset, commit):
+        if prop.COLUMNS in commit.properties and not _changes_rows(dataset, commit):
             continue
-        if MAINTENANCE not in commit.properties:
+        if prop.MAINTENANCE not in commit.properties:
             return commit
         maintained = maintained or commit
     return maintained
@@ -307,16 +291,16 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
     newest = owner_of(dataset)
     if newest is None:
         return []
-    wrote = [commit for commit in owning_commits(dataset) if COLUMNS not in commit.properties]
+    wrote = [commit for commit in owning_commits(dataset) if prop.COLUMNS not in commit.properties]
     return list(dict.fromkeys([*newest.assets, *(asset for commit in wrote for asset in commit.assets)]))
 
 
 def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
     """The assets of the commits since all rows were replaced, newest first; commits that set columns do not count."""
     for _, transaction in dataset.history(ahead=_AHEAD):
-        properties = properties_of(transaction)
-        if COLUMNS not in properties and MAINTENANCE not in properties:
-            yield from split_values(properties.get(ASSET_KEY))
+        properties = prop.properties_of(transaction)
+        if prop.COLUMNS not in properties and prop.MAINTENANCE not in properties:
+            yield from prop.split_values(properties.get(prop.ASSET_KEY))
         if transaction is not None and transaction.operation.name == "Overwrite":
             return
 
@@ -325,7 +309,7 @@ def _changes_rows(dataset: lance_core.LanceDataset, commit: TableVersion) -> boo
     """Whether a commit that set columns changed rows as well, such as the promotion of a branch with writes of both."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
 
-    if PROMOTED_FROM not in commit.properties:
+    if prop.PROMOTED_FROM not in commit.properties:
         return False
     after = dataset.checkout_version((commit.branch, commit.version))
     try:
@@ -337,17 +321,17 @@ def _changes_rows(dataset: lance_core.LanceDataset, commit: TableVersion) -> boo
 
 def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:
     for handle, transaction in islice(dataset.history(), _MOST_VERSIONS):
-        if properties_of(transaction).get(ASSET_KEY):
+        if prop.properties_of(transaction).get(prop.ASSET_KEY):
             yield _version(handle, transaction, (None, None))
 
 
 def columns_set_by(dataset: lance_core.LanceDataset, asset: str) -> list[str]:
     """The columns of the newest commit in which an asset set columns; empty if there is no such commit."""
     for _, transaction in dataset.history(ahead=_AHEAD):
-        properties = properties_of(transaction)
-        if asset not in split_values(properties.get(ASSET_KEY)) or UNDO_RUN_ID in properties:
+        properties = prop.properties_of(transaction)
+        if asset not in prop.split_values(properties.get(prop.ASSET_KEY)) or prop.UNDO_RUN_ID in properties:
             continue
-        columns = split_values(properties.get(COLUMNS))
+        columns = prop.split_values(properties.get(prop.COLUMNS))
         if columns:
             return columns
     return []
@@ -392,7 +376,7 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
         if operation not in _KEEPS_ROWS and not _changes_nothing(transaction):
             return handle.version
         expected = handle.version - 1
-        data_version = properties_of(transaction).get(DATA_VERSION, "")
+        data_version = prop.properties_of(transaction).get(prop.DATA_VERSION, "")
         if transaction is not None and operation != _BOOKKEEPING:
             number = int(data_version) if data_version.isdecimal() else transaction.read_version or handle.version
     return changed if expected <= known_to else max(number, changed)

@@ -23,7 +23,7 @@ from lance_core.errors import IncompatibleConflictError
 from lance_dagster.lineage.watermarks import FULL_REFRESH, InputPosition
 from lance_dagster.properties import hashed
 from lance_dagster.tables.filters import LanceFilter
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.names import plain_metadata
 
 _WHOLE: Final = "all"
 """The part of a table without partitions."""

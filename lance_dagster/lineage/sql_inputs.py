@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lance_dagster._context.runs import running_step
-from lance_dagster._context.steps import known_assets
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.branch_policy import tag_run_with_branch
-from lance_dagster.tables.refs import TableRef, TableRoot
+from lance_dagster.tables.refs import TableRoot, known_refs
 
 if TYPE_CHECKING:
     import lance_core
@@ -56,13 +55,13 @@ def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
     """The name of the asset whose table has a URI; the path below the root if there is no such asset."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
-    assets = known_assets(dg.OpExecutionContext.get())
+    refs = known_refs(dg.OpExecutionContext.get())
     table_uri = canonical_uri(uri)
     for root in roots:
-        for key, metadata, _ in assets:
+        for ref in refs:
             with suppress(dg.DagsterInvalidDefinitionError):  # the asset has no table below this root
-                if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == table_uri:
-                    return key.to_user_string()
+                if canonical_uri(root.locate(ref).uri) == table_uri:
+                    return ref.name
     for root in roots:
         folder = canonical_uri(root.root_uri).rstrip("/") + "/"
         if table_uri.startswith(folder):

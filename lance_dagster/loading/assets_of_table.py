@@ -9,24 +9,22 @@ of other code locations      assets whose newest event names the table, and asse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_dagster._context.steps import known_assets
-from lance_dagster.events.layout import COMMIT
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.properties import ASSET_KEY, properties_of, split_values
-from lance_dagster.tables.refs import TableRef, TableRoot
+from lance_dagster.tables.refs import TableRef, TableRoot, known_refs
+from lance_dagster.tables.write_events import find_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 _AHEAD: Final = 32
 """The number of versions that are read at once, because all of them are needed."""
-_URI: Final = "dagster/uri"
 
 
 def assets_of_table(
@@ -44,10 +42,9 @@ def assets_of_table(
         named: The assets that the job names for the table.
     """
     uri = lance_core.canonical_uri(dataset.root_uri)
-    defined = {key: (metadata, partitions) for key, metadata, partitions in known_assets(context)}
+    defined = {ref.key: ref for ref in known_refs(context)}
     refs_by_key = {ref.key: ref for ref in named}
-    for key, (metadata, partitions) in defined.items():
-        ref = TableRef(key=key, metadata=metadata, partitions_def=partitions)
+    for key, ref in defined.items():
         if key not in refs_by_key and _located(root, ref) == uri:
             refs_by_key[key] = ref
     recorded = _recorded_uris(context.instance)
@@ -75,16 +72,13 @@ def _recorded_uris(instance: dg.DagsterInstance) -> dict[dg.AssetKey, str | None
     for record in instance.get_asset_records():
         event = record.asset_entry.last_materialization
         materialization = None if event is None else event.asset_materialization
-        uris[record.asset_entry.asset_key] = None if materialization is None else _uri_of(materialization.metadata)
+        uris[record.asset_entry.asset_key] = (
+            None if materialization is None else _canonical(find_entry(materialization.metadata, "dagster/uri"))
+        )
     return uris
 
 
-def _uri_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> str | None:
-    """The URI of the table that an event names, at its top or in `lance/commit`."""
-    value = metadata[_URI].value if _URI in metadata else None
-    if value is None and COMMIT in metadata:
-        rest = metadata[COMMIT].value
-        value = rest.get("uri") if isinstance(rest, dict) else None
+def _canonical(value: object) -> str | None:
     try:
         return lance_core.canonical_uri(value) if isinstance(value, str) else None
     except LanceError:

@@ -32,17 +32,10 @@ import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, UnsupportedError
 from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
+from lance_dagster.lineage import watermarks
 from lance_dagster.lineage.input_parts import InputPart, input_parts, positions_by_partition, positions_of_partition
 from lance_dagster.lineage.step_inputs import ConsumedChanges
-from lance_dagster.lineage.watermarks import (
-    FULL_REFRESH,
-    InputPosition,
-    UnreadRange,
-    consumed_range,
-    unread_ranges,
-    updates_unknown,
-    watermark_name,
-)
+from lance_dagster.lineage.watermarks import UnreadRange
 from lance_dagster.properties import hashed
 
 CHANGES: Final = "lance/changes"
@@ -125,9 +118,11 @@ def is_full_refresh(tags: Mapping[str, str]) -> bool:
     Raises:
         DagsterInvalidDefinitionError: The tag is neither "true" nor "false".
     """
-    value = tags.get(FULL_REFRESH, "false")
+    value = tags.get(watermarks.FULL_REFRESH, "false")
     if value not in ("true", "false"):
-        raise dg.DagsterInvalidDefinitionError(f"run tag {FULL_REFRESH} must be true or false, not {value!r}")
+        raise dg.DagsterInvalidDefinitionError(
+            f"run tag {watermarks.FULL_REFRESH} must be true or false, not {value!r}"
+        )
     return value == "true"
 
 
@@ -169,7 +164,7 @@ def plan_changes_of_input(
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
         )
-    read: dict[InputPosition | None, list[UnreadRange]] = {}
+    read: dict[watermarks.InputPosition | None, list[UnreadRange]] = {}
     spans = [_span(facts, dataset, reader, part, reads, read, where) for reader in readers for part in reader.parts]
     spans = _fix_end_of_changes(context, facts, dataset, spans, where) if spans else []
     end = spans[0].range.dataset if spans else dataset
@@ -219,8 +214,8 @@ def _reader(
             f"consumed, but {type(manager).__name__} stores asset {name}; remove the entry, or use LanceIOManager"
         )
     table, key = manager.consuming_table(output, facts)
-    watermarks = watermark_name(asset, name, defined_metadata(output))
-    watermarks_by_part = {} if table is None else table.watermarks(watermarks)
+    recorded_name = watermarks.watermark_name(asset, name, defined_metadata(output))
+    watermarks_by_part = {} if table is None else table.watermarks(recorded_name)
     positions = positions_by_partition({part: watermark.position for part, watermark in watermarks_by_part.items()})
     by = {part: watermark.by for part, watermark in watermarks_by_part.items()}
     parts: list[InputPart] = []
@@ -240,7 +235,7 @@ def _reader(
             "does not name any more, and a retry would remove their rows; launch a new run instead of a retry"
         )
     left = others if refresh else {part: stored for part, stored in others.items() if part in replaced}
-    return _InputReader(asset=name, name=watermarks, parts=parts, key=tuple(key), left=left, by=by)
+    return _InputReader(asset=name, name=recorded_name, parts=parts, key=tuple(key), left=left, by=by)
 
 
 def _span(
@@ -249,7 +244,7 @@ def _span(
     reader: _InputReader,
     part: InputPart,
     reads: Reads,
-    read: dict[InputPosition | None, list[UnreadRange]],
+    read: dict[watermarks.InputPosition | None, list[UnreadRange]],
     where: str,
 ) -> _Span:
     """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones.
@@ -264,10 +259,10 @@ def _span(
         where: The input, for messages.
     """
     if part.stored is not None and part.may_continue and _is_own(facts, reader.by, part.name, part.stored):
-        again = consumed_range(dataset, InputPosition.of(part.stored), where)
+        again = watermarks.consumed_range(dataset, watermarks.InputPosition.of(part.stored), where)
         return _Span(reader=reader, part=part, range=again, is_last=False, is_own=True)
     if part.begin not in read:
-        read[part.begin] = unread_ranges(dataset, part.begin, where)
+        read[part.begin] = watermarks.unread_ranges(dataset, part.begin, where)
     *earlier, last = read[part.begin]
     for unread in earlier:
         if _reads(reads, unread, reader, part, where):
@@ -279,14 +274,14 @@ def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: InputP
     try:
         return reads(unread, part.key, reader.key, (reader.asset,))
     except UnsupportedError as error:
-        raise updates_unknown(unread.dataset.uri, where, error) from error
+        raise watermarks.updates_unknown(unread.dataset.uri, where, error) from error
 
 
 def _is_own(facts: RunFacts, by: Mapping[str, str], part: str, stored: str) -> bool:
     """Whether an earlier attempt of this write, which is replaced, has consumed the changes."""
     if not facts.is_retry or by[part] != facts.root_run_id:
         return False
-    run = InputPosition.of(stored).run
+    run = watermarks.InputPosition.of(stored).run
     return run == facts.run_id or not facts.succeeded(run)
 
 
@@ -325,7 +320,7 @@ def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]
         raise IncompatibleConflictError(
             f"{where}: the partitions of this run, or the outputs of the step, have consumed the same rows of the "
             f"input up to different versions, {differing}; run the partitions one by one, or with the tag "
-            f"{FULL_REFRESH}=true"
+            f"{watermarks.FULL_REFRESH}=true"
         )
     keys_by_begin: dict[int, list[str] | None] = {}
     for key, (begin,) in begins.items():
@@ -361,7 +356,7 @@ def _fix_end_of_changes(
         ends = ", ".join(f"version {version} of {branch}" for branch, version in sorted(fixed))
         raise IncompatibleConflictError(
             f"{where}: the changes for some partitions of this run end at earlier versions than those for others, at "
-            f"{ends}; run the partitions one by one, or with the tag {FULL_REFRESH}=true"
+            f"{ends}; run the partitions one by one, or with the tag {watermarks.FULL_REFRESH}=true"
         )
     if any(not span.is_last and not span.is_own for span in spans):
         context.log.info(

@@ -17,27 +17,15 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, IncompatibleConflictError, VersionNotFoundError
+from lance_dagster._context import steps
 from lance_dagster._context.definitions import list_partitions_to_read
-from lance_dagster._context.steps import (
-    RunFacts,
-    is_external,
-    is_fan_in,
-    is_list_of_assets,
-    is_own_upstream,
-    job_of_step,
-)
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.events.published import find_published_partitions
 from lance_dagster.handlers import Loading
+from lance_dagster.handlers import input_selection as selection
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import has_changes
-from lance_dagster.handlers.input_selection import (
-    MissingInputError,
-    choose_counted_columns,
-    columns_of_asset,
-    parse_columns,
-    parse_filter,
-    split_key,
-)
+from lance_dagster.handlers.input_selection import MissingInputError
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
 from lance_dagster.lineage.input_parts import digest_of_rows
@@ -47,9 +35,10 @@ from lance_dagster.loading.changes import CHANGES, ChangeRange, plan_changes_of_
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.location import TableLocation
-from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partitions import make_slices
 from lance_dagster.tables.refs import as_moment, branch_for_reading
-from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input
 
 _KEYS_SHOWN = 3
 
@@ -90,7 +79,7 @@ def read_requests(
     if (opened := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
     dataset, columns_of = opened, partial(_columns, context, loading, metadata, upstream, where)
-    input_filter = parse_filter(metadata.get("lance/filter"), dataset, where)
+    input_filter = selection.parse_filter(metadata.get("lance/filter"), dataset, where)
 
     def filter_of_keys(partitions: Sequence[str] | None) -> pc.Expression | None:
         return partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
@@ -101,7 +90,9 @@ def read_requests(
     def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
         partitions = None if partition is None else [partition]
         schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
-        updates_of = choose_counted_columns(columns, split_key(key, columns, schema) or (), schema, readers)
+        updates_of = selection.choose_counted_columns(
+            columns, selection.split_key(key, columns, schema) or (), schema, readers
+        )
         return has_changes(unread.dataset, unread.begin, filter_of(partitions), updates_of)
 
     changes = None
@@ -109,7 +100,7 @@ def read_requests(
         definition = None if keys is None else context.asset_partitions_def
         digest = digest_of_rows(metadata.get("lance/filter"), upstream.get("partition_expr"), definition)
         instance = None if facts is None else facts.instance
-        keys_of = partial(list_partitions_to_read, job_of_step(context), instance, context.asset_key)
+        keys_of = partial(list_partitions_to_read, steps.job_of_step(context), instance, context.asset_key)
         changes = plan_changes_of_input(context, facts, dataset, reads, keys_of, digest, where)
         dataset = changes.dataset
     schema, columns = dataset.schema, columns_of(dataset.schema)
@@ -143,9 +134,9 @@ def _columns(
     schema: pa.Schema,
 ) -> list[str] | None:
     """The columns that an input loads, of a version with the given columns; None for all columns."""
-    columns = parse_columns(metadata.get("columns"), schema, where)
+    columns = selection.parse_columns(metadata.get("columns"), schema, where)
     if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
-        return columns_of_asset(context.asset_key, upstream, schema, where)
+        return selection.columns_of_asset(context.asset_key, upstream, schema, where)
     return columns
 
 
@@ -156,12 +147,12 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
         DagsterInvalidDefinitionError: The input is a list of several assets; it is one value per partition, and the
             asset has no partitions; or it asks for changes and cannot be incremental.
     """
-    if is_list_of_assets(context):
+    if steps.is_list_of_assets(context):
         raise dg.DagsterInvalidDefinitionError(
             f"{where} is a list of several assets, for each of which Dagster asks for the first asset; give the op one "
             "input per asset"
         )
-    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
+    several = loading.by_partition or (loading.as_list and not steps.is_fan_in(context))
     if several and keys is None:
         raise dg.DagsterInvalidDefinitionError(
             f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
@@ -178,7 +169,7 @@ def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, se
     Raises:
         DagsterInvalidDefinitionError: The type of the input, or its asset, does not support changes.
     """
-    if is_own_upstream(context):
+    if steps.is_own_upstream(context):
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata {CHANGES} is not for an asset's own table, which each of its runs changes. Remove the "
             "entry; then the input is the rows of the partitions that its partition mapping names"
@@ -203,12 +194,12 @@ def _changes_request(
 ) -> ChangesRequest:
     """The changes to read: one part for each version up to which partitions of the input were consumed."""
     parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(keys)) for begin, keys in changes.begins.items())
-    key = split_key(changes.key, columns, schema)
+    key = selection.split_key(changes.key, columns, schema)
     return ChangesRequest(
         parts=parts,
         key=key or (),
         splits_updates=key is None,
-        updates_of=choose_counted_columns(columns, key or (), schema, changes.readers),
+        updates_of=selection.choose_counted_columns(columns, key or (), schema, changes.readers),
         counts=changes.consumed.counts,
     )
 
@@ -236,7 +227,7 @@ def _check_written(
             raise MissingInputError(f"{where}: no partition of it maps to that of this run")
         return
     instance = None if facts is None else facts.instance
-    if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
+    if instance is None or ((steps.is_own_upstream(context) or steps.is_external(context)) and not optional):
         return
     written = find_published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
     if not written and not dataset.count_rows(filter=rows):
@@ -245,7 +236,7 @@ def _check_written(
             "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
             "empty"
         )
-    if len(keys) > 1 and not is_external(context):
+    if len(keys) > 1 and not steps.is_external(context):
         never = sorted(set(keys) - written)
         if never:
             context.log.warning(
@@ -280,7 +271,7 @@ def _open_if_there(
         return _open(context, facts, location, settings, metadata, where)
     except DatasetNotFoundError as error:
         asks = not context.has_asset_partitions or bool(context.asset_partition_keys)
-        if (asks and not is_own_upstream(context)) or loading.optional:
+        if (asks and not steps.is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
         return None
 
@@ -378,10 +369,7 @@ def partition_filter(
         return None
     if not keys:
         return pc.scalar(False)
-    plan = plan_partitions(
-        context.asset_key, context.asset_partitions_def, keys, plain_metadata(partition_expr), schema
-    )
-    return plan.slices.expression(schema)
+    return make_slices(context.asset_key, context.asset_partitions_def, keys, partition_expr, schema).expression(schema)
 
 
 def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 import dagster as dg
 
 from lance_core.errors import IncompatibleConflictError
-from lance_dagster.events.event_order import EventOrder, branch_of_event, version_of, version_of_event
+from lance_dagster.events.event_order import EventOrder
 from lance_dagster.lineage.table_life import is_about_another, table_id_in
+from lance_dagster.tables.write_events import WriteEvent, read_write_events
 
 if TYPE_CHECKING:
     import lance_core
 
 _MOST_EVENTS: Final = 10_000
 _EVENTS_AT_FIRST: Final = 100
-_EVENTS_PER_PAGE: Final = 1000
 
 
 def recorded_version(
@@ -46,70 +46,47 @@ def recorded_version(
             was made again.
     """
     records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
-    of_other_tables: list[dg.EventLogRecord] = []
+    of_other_tables: list[WriteEvent] = []
 
-    def is_about_table(record: dg.EventLogRecord) -> bool:
-        if is_about_another(_data_version(record), dataset):
-            of_other_tables.append(record)
+    def is_about_table(event: WriteEvent) -> bool:
+        if is_about_another(event.data_version, dataset):
+            of_other_tables.append(event)
             return False
-        version = version_of(record)
-        return version is not None and version <= dataset.version
+        return event.version is not None and event.version <= dataset.version
 
-    records = filter(is_about_table, islice(_records(instance, records_filter), _MOST_EVENTS))
-    newest = EventOrder(instance).newest(records)
+    events = filter(is_about_table, islice(_events_of_main(instance, records_filter), _MOST_EVENTS))
+    newest = EventOrder(instance).newest(events)
     for last in of_other_tables[:1]:
-        if newest is None or (last.storage_id > newest.storage_id and not _names_table(newest)):
+        names_no_table = newest is not None and table_id_in(newest.data_version) is None
+        if newest is None or (names_no_table and last.record.storage_id > newest.record.storage_id):
             raise IncompatibleConflictError(
-                f"version {version_of(last)} of {dataset.uri}, which Dagster recorded last, is not in the table: "
+                f"version {last.version} of {dataset.uri}, which Dagster recorded last, is not in the table: "
                 "others have dropped the table and made it again, or have restored an old version and cleaned up"
                 " this one"
             )
-    return None if newest is None else version_of(newest)
+    return None if newest is None else newest.version
 
 
-def _data_version(record: dg.EventLogRecord) -> str | None:
-    event = record.asset_materialization
-    return None if event is None else (event.tags or {}).get("dagster/data_version")
-
-
-def _names_table(record: dg.EventLogRecord) -> bool:
-    """Whether an event names its table."""
-    return table_id_in(_data_version(record)) is not None
-
-
-def _records(
-    instance: dg.DagsterInstance, records_filter: dg.AssetRecordsFilter | dg.AssetKey
-) -> Iterator[dg.EventLogRecord]:
-    """The records of events about main, the one with the highest id first; pages are read as they are needed."""
-    cursor: str | None = None
-    limit = _EVENTS_AT_FIRST
-    while True:
-        page = instance.fetch_materializations(records_filter, limit=limit, cursor=cursor)
-        for record in page.records:
-            event = record.asset_materialization
-            if event is not None and branch_of_event(event) is None:
-                yield record
-        if not page.has_more:
-            return
-        cursor, limit = page.cursor, _EVENTS_PER_PAGE
+def _events_of_main(instance: dg.DagsterInstance, events: dg.AssetRecordsFilter | dg.AssetKey) -> Iterator[WriteEvent]:
+    """The events about main, the one with the highest id first."""
+    return (event for event in read_write_events(instance, events, _EVENTS_AT_FIRST) if event.branch is None)
 
 
 def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
     """The versions that an input of an asset can load, by the event that names each, as a description of the event."""
     order = EventOrder(instance)
-    last: dict[str, dg.EventLogRecord] = {}
+    last: dict[str, WriteEvent] = {}
     versions: dict[str, int] = {}
-    for record in _records(instance, key):
-        event = record.asset_materialization
-        version = None if event is None else version_of_event(event)
-        if event is None or version is None:
+    for event in _events_of_main(instance, key):
+        version = event.version
+        if version is None:
             continue
         names = ["Dagster's last materialization"]
         if event.partition is not None:
             names.append(f"Dagster's last materialization of partition {event.partition!r}")
         for name in names:
-            newest = last.setdefault(name, record)
-            if version > versions.setdefault(name, version) and order.overlaps(newest, record):
+            newest = last.setdefault(name, event)
+            if version > versions.setdefault(name, version) and order.overlaps(newest, event):
                 versions[name] = version
     return versions
 

@@ -28,13 +28,6 @@ from lance_dagster.maintenance.ops import (
     STEPS,
     Engine,
     MaintenanceOps,
-    collect_op,
-    op_outputs_op,
-    plan_op,
-    report_op,
-    rewrite_op,
-    step_op,
-    summarize_op,
 )
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
@@ -142,9 +135,9 @@ def _executor(job: MaintenanceOps) -> dg.ExecutorDefinition | None:
 
 
 def _graph(job: MaintenanceOps) -> dg.GraphDefinition:
-    plan, rewrite, collect = plan_op(job), rewrite_op(job), collect_op(job)
-    steps = [(step, step_op(job, step, description)) for step, description in STEPS.items()]
-    report, summarize, op_outputs = report_op(job), summarize_op(job), op_outputs_op(job)
+    plan, rewrite, collect = job.plan_op(), job.rewrite_op(), job.collect_op()
+    steps = [(step, job.step_op(step, description)) for step, description in STEPS.items()]
+    report, summarize, op_outputs = job.report_op(), job.summarize_op(), job.op_outputs_op()
 
     @dg.graph(name=job.name)
     def maintenance() -> None:

@@ -4,20 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 
+from lance_dagster._context.roots import UNFINISHED
 from lance_dagster._context.runs import is_silent
 from lance_dagster.maintenance.job import TABLES_KEY
-
-_OPEN: Final = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +40,7 @@ def open_runs(instance: dg.DagsterInstance, job: dg.JobDefinition, silent_after:
         job: A job of `build_maintenance_job`.
         silent_after: The time without an event after which a run counts as silent.
     """
-    records = instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN))
+    records = instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=UNFINISHED))
     return [
         OpenRun(
             run_id=record.dagster_run.run_id,

@@ -96,35 +96,223 @@ class MaintenanceOps:
 
         return run_here if self.engine == "process" else run_on_executors
 
+    def plan_op(self) -> dg.OpDefinition:
+        """The op that lists the tables, and plans the work on those that need it."""
+        out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
 
-def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that lists the tables, and plans the work on those that need it."""
-    out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
+        @self.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
+        def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+            changed = self.policy.changed(config.overrides(), where="configuration of the run")
+            surveyed, root, due = Survey(policy=changed), self.root(context), []
+            targets = choose_targets(context, root, self.refs, self.lake, config.tables, log=context.log)
+            for target in in_order_of_run(context, targets):
+                work = survey_target(context, root, target, self.policy, self.lake, config.overrides())
+                if isinstance(work, str):
+                    (surveyed.absent if work == "absent" else surveyed.left_alone).append(target.ref.name)
+                elif work.report.error is None and not work.report.plan.is_due:
+                    _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
+                else:
+                    due.append(work)
+            for fitting in self._fit_budget(context, due, self.budget.changed(config.limits())):
+                work = self._foresee_dry_run(context, fitting)
+                is_dry, report = work.report.plan.policy.dry_run, work.report
+                if report.error is None and (is_dry or report.is_put_off):
+                    _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
+                else:
+                    surveyed.due.append(replace(work, report=replace(report, tasks=())))
+                    yield from self._task_outputs(work)
+            yield dg.Output(surveyed, "surveyed")
 
-    @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
-    def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
-        changed = job.policy.changed(config.overrides(), where="configuration of the run")
-        surveyed, root, due = Survey(policy=changed), job.root(context), []
-        targets = choose_targets(context, root, job.refs, job.lake, config.tables, log=context.log)
-        for target in in_order_of_run(context, targets):
-            work = survey_target(context, root, target, job.policy, job.lake, config.overrides())
-            if isinstance(work, str):
-                (surveyed.absent if work == "absent" else surveyed.left_alone).append(target.ref.name)
-            elif work.report.error is None and not work.report.plan.is_due:
-                _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
-            else:
-                due.append(work)
-        for fitting in _fit_budget(job, context, due, job.budget.changed(config.limits())):
-            work = _foresee_dry_run(job, context, fitting)
-            is_dry, report = work.report.plan.policy.dry_run, work.report
-            if report.error is None and (is_dry or report.is_put_off):
-                _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
-            else:
-                surveyed.due.append(replace(work, report=replace(report, tasks=())))
-                yield from _task_outputs(job, work)
-        yield dg.Output(surveyed, "surveyed")
+        return plan
 
-    return plan
+    def _fit_budget(
+        self, context: dg.OpExecutionContext, due: Sequence[TableWork], budget: LanceMaintenanceBudget
+    ) -> list[TableWork]:
+        """The work of a run that fits into its budget."""
+        from lance_core.maintenance.routine.budget import fit_budget  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance.routine.log import find_tables_put_off  # noqa: PLC0415 - code locations load without it
+        from lance_dagster.health.log import open_log  # noqa: PLC0415 - code locations load without lance_core
+
+        root, work_by_asset = self.log_root(context), {work.asset: work for work in due}
+        log = None if budget == LanceMaintenanceBudget() else open_log(root.root_uri, root.options)
+        before = () if log is None else find_tables_put_off(log)
+        reports = fit_budget([work.report for work in due], budget.to_core(), before)
+        for report in reports:
+            if report.deferred:
+                context.log.info("asset %s: put off: %s", report.plan.table, report.deferred)
+        return [replace(work_by_asset[report.plan.table], report=report) for report in reports]
+
+    def _foresee_dry_run(self, context: dg.OpExecutionContext, work: TableWork) -> TableWork:
+        """In a dry run, add what a run would do to the report; an error is kept in it, as for other steps."""
+        from lance_core.maintenance.routine.dry_run import foresee  # noqa: PLC0415 - heavy imports at first use
+
+        report, plan = work.report, work.report.plan
+        if report.error is not None or not plan.policy.dry_run or plan.health is None:
+            return work
+        try:
+            in_use = versions_in_use(context, self.root(context), work)
+            dataset = self.opener(context, plan.uri, work.asset)().checkout_version((plan.branch, plan.health.version))
+            return replace(work, report=foresee(dataset, report, in_use))
+        except Exception as error:
+            context.log.exception("asset %s: the dry run failed", work.asset)
+            return replace(work, report=report.failed("dry_run", error))
+
+    def _task_outputs(self, work: TableWork) -> Iterator[dg.DynamicOutput[Any]]:
+        """One output per task, or one per table for Spark, which distributes the tasks."""
+        report, plan = work.report, work.report.plan
+        groups = [report.tasks] if self.engine == "spark" and report.tasks else [[task] for task in report.tasks]
+        version = 0 if plan.health is None else plan.health.version
+        for number, group in enumerate(groups):
+            part = replace(report, tasks=list(group))
+            yield dg.DynamicOutput(
+                part, mapping_key=mapping_key(work.asset, f"__v{version}_{number}"), output_name="tasks"
+            )
+
+    def rewrite_op(self) -> dg.OpDefinition:
+        """The op that runs a compaction task."""
+
+        @self.op(
+            "rewrite", "Rewrites small files into new ones, which are not committed yet.", tags={EXECUTOR_TAG: "true"}
+        )
+        def rewrite(context: dg.OpExecutionContext, task: Any) -> Any:
+            from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
+            from lance_core.maintenance.routine.report import Rewrites  # noqa: PLC0415 - heavy imports
+            from lance_core.maintenance.routine.run import was_dropped  # noqa: PLC0415 - heavy imports
+            from lance_core.maintenance.routine.steps import rewrite_tasks  # noqa: PLC0415 - heavy imports
+
+            plan = task.plan
+            open_table = self.opener(context, plan.uri, plan.table)
+            rewrites, error = rewrite_tasks(open_table, task.tasks, self.rewriter(context), plan.deadline)
+            if error is None:
+                return plan.table, rewrites
+            if was_dropped(open_table):
+                return plan.table, Rewrites()
+            if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
+                raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
+            context.log.error("asset %s: a rewrite failed", plan.table, exc_info=error)
+            return plan.table, rewrites  # the other tables are finished; `report` fails with the error
+
+        return rewrite
+
+    def collect_op(self) -> dg.OpDefinition:
+        """The op that collects the results of tasks by table."""
+
+        @self.op("collect", "Collects the results of rewrites by table.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
+        def collect(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
+            for work in surveyed.due:
+                report = work.report.with_rewrites([rewrites for table, rewrites in rewritten if table == work.asset])
+                yield dg.DynamicOutput(replace(work, report=report), mapping_key=mapping_key(work.asset))
+
+        return collect
+
+    def step_op(self, step: str, description: str) -> dg.OpDefinition:
+        """The op of one of `STEPS`."""
+
+        @self.op(step, description)
+        def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
+            from lance_core.maintenance.routine.run import run_step  # noqa: PLC0415 - code locations load without it
+            from lance_core.maintenance.routine.steps import StepContext  # noqa: PLC0415 - code locations load without it
+            from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
+
+            log = _AssetLog(context.log)
+
+            def commit_properties(dataset: Any) -> dict[str, str]:
+                run = {RUN_ID: context.run_id, JOB_NAME: context.job_name, MAINTENANCE: "true"}
+                return {DATA_VERSION: str(last_data_change(dataset)), **run, **table.owner_properties()}
+
+            def step_context(dataset: Any) -> "StepContext":
+                return StepContext(
+                    rewriter=self.rewriter(context),
+                    properties={} if step == "clean_up" else commit_properties(dataset),
+                    versions_in_use=lambda: versions_in_use(context, self.root(context), table),
+                    log=log,
+                )
+
+            open_table = self.opener(context, table.report.plan.uri, table.asset)
+            return replace(table, report=run_step(step, table.report, open_table, step_context, log))
+
+        return run_step
+
+    def report_op(self) -> dg.OpDefinition:
+        """The op that reports the work on a table."""
+
+        @self.op(
+            "report",
+            "Reports the work as an observation of the asset; fails if the table failed.",
+            out=dg.Out(dg.Nothing, io_manager_key=PAYLOADS),
+        )
+        def report(context: dg.OpExecutionContext, table: Any) -> None:
+            done = table.report
+            if done.error is not None:
+                raise dg.Failure(f"asset {table.asset}: {done.error}", metadata={"dagster/uri": done.plan.uri})
+            if done.was_dropped:
+                return
+            if done.lost:
+                context.log.warning(
+                    "asset %s: %d rewrites or indices were not committed, because writers committed first; the next "
+                    "run repeats them",
+                    table.asset,
+                    done.lost,
+                )
+            context.log_event(observation_of(table))
+
+        return report
+
+    def summarize_op(self) -> dg.OpDefinition:
+        """The op that counts the tables, and records the work in the log of maintenance."""
+
+        @self.op("summarize", "Counts the tables, and appends them to the log; fails if a table failed.")
+        def summarize(context: dg.OpExecutionContext, surveyed: Any, tables: list[Any]) -> dict[str, Any]:
+            from lance_core.maintenance.routine.log import append_log  # noqa: PLC0415 - heavy imports at first use
+
+            summary, root = summary_of(surveyed, tables), self.log_root(context)
+            failed = summary["failed"]
+            try:
+                append_log(
+                    root.root_uri,
+                    [*surveyed.finished, *(work.report for work in tables)],
+                    surveyed.policy.to_core(),
+                    run_id=context.run_id,
+                    job=context.job_name,
+                    storage_options=root.options,
+                )
+            except Exception as error:  # reported below, with the tables that failed
+                context.log.exception("the log of maintenance could not be written")
+                failed["the log of maintenance"] = f"append: {type(error).__name__}: {error}"
+            counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
+            if failed:
+                named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
+                raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (tables by outcome: {counts})")
+            context.log.info("tables: %s", counts or "none")
+            return summary
+
+        return summarize
+
+    def op_outputs_op(self) -> dg.OpDefinition:
+        """The op that removes old outputs of ops."""
+
+        @self.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
+        def op_outputs(context: dg.OpExecutionContext, surveyed: Any) -> dict[str, int]:
+            from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
+
+            policy, root = surveyed.policy, self.root(context)
+            is_shared = root.branch_of_job(context) is not None  # with production, whose runs another instance records
+            unknown_runs = self.unknown_runs and not is_shared
+            cleanup = clean_op_outputs(
+                context.instance, root, policy.age, dry_run=policy.dry_run, unknown_runs=unknown_runs
+            )
+            verb = "due" if policy.dry_run else "removed"
+            numbers = {
+                f"op_output_runs_{verb}": cleanup.runs,
+                f"op_output_tables_{verb}": cleanup.tables,
+                f"op_output_bytes_{verb}": cleanup.bytes,
+                "op_output_runs_kept": cleanup.kept_runs,
+            }
+            context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
+            context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))
+            return numbers
+
+        return op_outputs
 
 
 def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: Survey, *, is_asked: bool) -> None:
@@ -138,203 +326,9 @@ def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: 
     surveyed.finished.append(work.report)
 
 
-def _fit_budget(
-    job: MaintenanceOps, context: dg.OpExecutionContext, due: Sequence[TableWork], budget: LanceMaintenanceBudget
-) -> list[TableWork]:
-    """The work of a run that fits into its budget."""
-    from lance_core.maintenance.routine.budget import fit_budget  # noqa: PLC0415 - code locations load without it
-    from lance_core.maintenance.routine.log import find_tables_put_off  # noqa: PLC0415 - code locations load without it
-    from lance_dagster.health.log import open_log  # noqa: PLC0415 - code locations load without lance_core
-
-    root, work_by_asset = job.log_root(context), {work.asset: work for work in due}
-    log = None if budget == LanceMaintenanceBudget() else open_log(root.root_uri, root.options)
-    before = () if log is None else find_tables_put_off(log)
-    reports = fit_budget([work.report for work in due], budget.to_core(), before)
-    for report in reports:
-        if report.deferred:
-            context.log.info("asset %s: put off: %s", report.plan.table, report.deferred)
-    return [replace(work_by_asset[report.plan.table], report=report) for report in reports]
-
-
-def _foresee_dry_run(job: MaintenanceOps, context: dg.OpExecutionContext, work: TableWork) -> TableWork:
-    """In a dry run, add what a run would do to the report; an error is kept in it, as for other steps."""
-    from lance_core.maintenance.routine.dry_run import foresee  # noqa: PLC0415 - heavy imports at first use
-
-    report, plan = work.report, work.report.plan
-    if report.error is not None or not plan.policy.dry_run or plan.health is None:
-        return work
-    try:
-        in_use = versions_in_use(context, job.root(context), work)
-        dataset = job.opener(context, plan.uri, work.asset)().checkout_version((plan.branch, plan.health.version))
-        return replace(work, report=foresee(dataset, report, in_use))
-    except Exception as error:
-        context.log.exception("asset %s: the dry run failed", work.asset)
-        return replace(work, report=report.failed("dry_run", error))
-
-
-def _task_outputs(job: MaintenanceOps, work: TableWork) -> Iterator[dg.DynamicOutput[Any]]:
-    """One output per task, or one per table for Spark, which distributes the tasks."""
-    report, plan = work.report, work.report.plan
-    groups = [report.tasks] if job.engine == "spark" and report.tasks else [[task] for task in report.tasks]
-    version = 0 if plan.health is None else plan.health.version
-    for number, group in enumerate(groups):
-        part = replace(report, tasks=list(group))
-        yield dg.DynamicOutput(part, mapping_key=mapping_key(work.asset, f"__v{version}_{number}"), output_name="tasks")
-
-
-def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that runs a compaction task."""
-
-    @job.op("rewrite", "Rewrites small files into new ones, which are not committed yet.", tags={EXECUTOR_TAG: "true"})
-    def rewrite(context: dg.OpExecutionContext, task: Any) -> Any:
-        from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
-        from lance_core.maintenance.routine.report import Rewrites  # noqa: PLC0415 - heavy imports
-        from lance_core.maintenance.routine.run import was_dropped  # noqa: PLC0415 - heavy imports
-        from lance_core.maintenance.routine.steps import rewrite_tasks  # noqa: PLC0415 - heavy imports
-
-        plan = task.plan
-        open_table = job.opener(context, plan.uri, plan.table)
-        rewrites, error = rewrite_tasks(open_table, task.tasks, job.rewriter(context), plan.deadline)
-        if error is None:
-            return plan.table, rewrites
-        if was_dropped(open_table):
-            return plan.table, Rewrites()
-        if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
-            raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
-        context.log.error("asset %s: a rewrite failed", plan.table, exc_info=error)
-        return plan.table, rewrites  # the other tables are finished; `report` fails with the error
-
-    return rewrite
-
-
-def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that collects the results of tasks by table."""
-
-    @job.op("collect", "Collects the results of rewrites by table.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
-    def collect(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
-        for work in surveyed.due:
-            report = work.report.with_rewrites([rewrites for table, rewrites in rewritten if table == work.asset])
-            yield dg.DynamicOutput(replace(work, report=report), mapping_key=mapping_key(work.asset))
-
-    return collect
-
-
 STEPS = {
     "commit": "Commits the rewritten files of a table.",
     "materialize_deletions": "Rewrites files with many deleted rows.",
     "refresh_indices": "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
     "clean_up": "Removes old versions and the files that only they need.",
 }
-
-
-def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition:
-    """The op of one of `STEPS`."""
-
-    @job.op(step, description)
-    def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
-        from lance_core.maintenance.routine.run import run_step  # noqa: PLC0415 - code locations load without it
-        from lance_core.maintenance.routine.steps import StepContext  # noqa: PLC0415 - code locations load without it
-        from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
-
-        log = _AssetLog(context.log)
-
-        def commit_properties(dataset: Any) -> dict[str, str]:
-            run = {RUN_ID: context.run_id, JOB_NAME: context.job_name, MAINTENANCE: "true"}
-            return {DATA_VERSION: str(last_data_change(dataset)), **run, **table.owner_properties()}
-
-        def step_context(dataset: Any) -> "StepContext":
-            return StepContext(
-                rewriter=job.rewriter(context),
-                properties={} if step == "clean_up" else commit_properties(dataset),
-                versions_in_use=lambda: versions_in_use(context, job.root(context), table),
-                log=log,
-            )
-
-        open_table = job.opener(context, table.report.plan.uri, table.asset)
-        return replace(table, report=run_step(step, table.report, open_table, step_context, log))
-
-    return run_step
-
-
-def report_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that reports the work on a table."""
-
-    @job.op(
-        "report",
-        "Reports the work as an observation of the asset; fails if the table failed.",
-        out=dg.Out(dg.Nothing, io_manager_key=PAYLOADS),
-    )
-    def report(context: dg.OpExecutionContext, table: Any) -> None:
-        done = table.report
-        if done.error is not None:
-            raise dg.Failure(f"asset {table.asset}: {done.error}", metadata={"dagster/uri": done.plan.uri})
-        if done.was_dropped:
-            return
-        if done.lost:
-            context.log.warning(
-                "asset %s: %d rewrites or indices were not committed, because writers committed first; the next run "
-                "repeats them",
-                table.asset,
-                done.lost,
-            )
-        context.log_event(observation_of(table))
-
-    return report
-
-
-def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that counts the tables, and records the work in the log of maintenance."""
-
-    @job.op("summarize", "Counts the tables, and appends them to the log; fails if a table failed.")
-    def summarize(context: dg.OpExecutionContext, surveyed: Any, tables: list[Any]) -> dict[str, Any]:
-        from lance_core.maintenance.routine.log import append_log  # noqa: PLC0415 - heavy imports at first use
-
-        summary, root = summary_of(surveyed, tables), job.log_root(context)
-        failed = summary["failed"]
-        try:
-            append_log(
-                root.root_uri,
-                [*surveyed.finished, *(work.report for work in tables)],
-                surveyed.policy.to_core(),
-                run_id=context.run_id,
-                job=context.job_name,
-                storage_options=root.options,
-            )
-        except Exception as error:  # reported below, with the tables that failed
-            context.log.exception("the log of maintenance could not be written")
-            failed["the log of maintenance"] = f"append: {type(error).__name__}: {error}"
-        counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
-        if failed:
-            named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
-            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (tables by outcome: {counts})")
-        context.log.info("tables: %s", counts or "none")
-        return summary
-
-    return summarize
-
-
-def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that removes old outputs of ops."""
-
-    @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
-    def op_outputs(context: dg.OpExecutionContext, surveyed: Any) -> dict[str, int]:
-        from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
-
-        policy, root = surveyed.policy, job.root(context)
-        is_shared = root.branch_of_job(context) is not None  # with production, whose runs another instance records
-        unknown_runs = job.unknown_runs and not is_shared
-        cleanup = clean_op_outputs(
-            context.instance, root, policy.age, dry_run=policy.dry_run, unknown_runs=unknown_runs
-        )
-        verb = "due" if policy.dry_run else "removed"
-        numbers = {
-            f"op_output_runs_{verb}": cleanup.runs,
-            f"op_output_tables_{verb}": cleanup.tables,
-            f"op_output_bytes_{verb}": cleanup.bytes,
-            "op_output_runs_kept": cleanup.kept_runs,
-        }
-        context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
-        context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))
-        return numbers
-
-    return op_outputs

@@ -58,8 +58,7 @@ class MaintenanceTarget:
 
     def with_metadata(self, value: Any) -> MaintenanceTarget:
         """This table with the metadata `lance/maintenance` that its owner recorded."""
-        ref = replace(self.ref, metadata={MAINTENANCE_KEY: value})
-        return replace(self, ref=ref, table=None if self.table is None else replace(self.table, ref=ref))
+        return replace(self, ref=replace(self.ref, metadata={MAINTENANCE_KEY: value}))
 
     def uri(self, root: TableRoot) -> str:
         """The URI of the table."""
@@ -157,8 +156,7 @@ def _each_table_once(
     once = []
     for same in by_uri.values():
         first, *other_targets = sorted(same, key=rank)
-        lake_table = next((target.table for target in same if target.table is not None), None)
-        table = None if lake_table is None else replace(lake_table, ref=first.ref)
+        table = next((target.table for target in same if target.table is not None), None)
         once.append(replace(first, table=table, other_assets=tuple(other.ref.name for other in other_targets)))
     return once
 
@@ -311,7 +309,7 @@ def policy_of_target(
     """
     why = "its metadata lance/maintenance, or its policy, is False"
     if lake is not None and target.table is not None:
-        table_policy = lake.policy(policy, target.table)
+        table_policy = lake.policy(policy, target.table.path, target.ref)
     elif is_foreign(target.ref, context):
         table_policy, why = None, _FOREIGN
     else:

@@ -28,6 +28,7 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_core.times import ago
+from lance_dagster._context.roots import UNFINISHED
 from lance_dagster._context.runs import is_silent
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
@@ -134,12 +135,8 @@ def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.
 
 def _busy_roots(instance: dg.DagsterInstance, silent: timedelta) -> set[str]:
     """The root runs of chains of re-executions with an unfinished run."""
-    open_statuses = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
-    records = instance.get_run_records(filters=dg.RunsFilter(statuses=open_statuses))
+    records = instance.get_run_records(filters=dg.RunsFilter(statuses=UNFINISHED))
     return {_root(record.dagster_run) for record in records if not is_silent(instance, record, silent)}
-
-
-_FINISHED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
 
 
 def _root(run: dg.DagsterRun) -> str:

@@ -28,7 +28,7 @@ from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.handlers.input_selection import parse_columns, parse_filter
 from lance_dagster.properties import RUN_ID, STEP_KEY
 from lance_dagster.tables.location import below_root
-from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.names import RESERVED_FOLDER, plain_metadata
 from lance_dagster.tables.settings import (
     INPUT_KEYS_OF_ASSETS,
     INPUT_PINS,
@@ -36,7 +36,6 @@ from lance_dagster.tables.settings import (
     OutputSettings,
     TableSettings,
     check_input,
-    plain_metadata,
     reject_of_ops,
 )
 

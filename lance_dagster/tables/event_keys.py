@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+COMMIT: Final = "lance/commit"
+"""The entry of an event with all entries that are not at the top, by their names without prefix."""
+
 TOP_ENTRIES: Final = (
     # what happened
     "lance/replaced_attempt",

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER
+from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER, plain_metadata
 
 OWN_BRANCH_KEY = "lance/branch"
 
@@ -176,8 +176,7 @@ def _locate_named(
     root_uri: str, asset_key: dg.AssetKey, metadata: Mapping[str, object], *, default_schema: str | None
 ) -> TableLocation:
     """The table that the entry `lance/table` names."""
-    owner = metadata[TABLE_KEY]
-    owner = owner.value if isinstance(owner, dg.MetadataValue) else owner
+    owner: Any = plain_metadata(metadata[TABLE_KEY])
     where = f"asset {asset_key.to_user_string()}"
     key: dg.AssetKey | None = None
     if isinstance(owner, str) and "." in owner and "/" not in owner:
@@ -229,8 +228,7 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
     Raises:
         DagsterInvalidDefinitionError: The entry is neither True nor False.
     """
-    value = metadata.get(SHARED_KEY, False)
-    value = value.value if isinstance(value, dg.MetadataValue) else value
+    value = plain_metadata(metadata.get(SHARED_KEY, False))
     if not isinstance(value, bool):
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {SHARED_KEY} must be True or False, not {value!r}")
     return value
@@ -238,7 +236,5 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
 
 def _string(metadata: Mapping[str, object], key: str) -> str | None:
     """A string in definition metadata, which is a plain string or a value of `dg.MetadataValue.text`."""
-    value = metadata.get(key)
-    if isinstance(value, dg.TextMetadataValue):
-        value = value.text
+    value = plain_metadata(metadata.get(key))
     return value if isinstance(value, str) and value else None

@@ -10,9 +10,8 @@ Then the run fails. Nothing is looked up as long as the table that is read or wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -20,29 +19,11 @@ from lance_dagster._context.roots import find_start_of_root, is_repeated, list_r
 from lance_dagster._context.runs import CLOCK_SKEW
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, split_values
+from lance_dagster.tables.branch_policy import BRANCH_TAG
+from lance_dagster.tables.write_events import WriteEvent, read_write_events, read_write_events_of_run
 
 if TYPE_CHECKING:
     import lance_core
-
-_BRANCH: Final = "lance/branch"
-_EVENTS_PER_PAGE: Final = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LoggedWrite:
-    """A write to a branch that Dagster has recorded."""
-
-    key: dg.AssetKey
-    partition: str | None
-    uri: str
-    run: dg.DagsterRun
-    event_id: int
-
-    @property
-    def what(self) -> str:
-        """The asset and its partition, for messages."""
-        part = "" if self.partition is None else f" ({self.partition})"
-        return f"{self.key.to_user_string()}{part}"
 
 
 def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Mapping[str, str] | None) -> None:
@@ -59,10 +40,11 @@ def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Map
     """
     if facts.instance is None:
         return
-    runs = [run for run in list_runs_of_root(facts.instance, root_of(facts)) if run.tags.get(_BRANCH) == branch]
-    writes = [write for run in runs for write in _writes_of_run(facts.instance, run, branch)]
-    tables = {uri: _main_without(uri, branch, root_uri, options) for uri in {write.uri for write in writes}}
-    _reject(facts, branch, [(write, main) for write in writes if (main := tables[write.uri]) is not None])
+    runs = [run for run in list_runs_of_root(facts.instance, root_of(facts)) if run.tags.get(BRANCH_TAG) == branch]
+    events = [(event, run) for run in runs for event in read_write_events_of_run(facts.instance, run.run_id)]
+    writes = [(event, run, uri) for event, run in events if (uri := _uri_on(branch, event)) is not None]
+    mains = {uri: _main_without(uri, branch, root_uri, options) for uri in {uri for _, _, uri in writes}}
+    _reject(facts, branch, [(event, run, main) for event, run, uri in writes if (main := mains[uri]) is not None])
 
 
 def reject_lost_input(facts: RunFacts, branch: str, key: dg.AssetKey, main: lance_core.LanceDataset) -> None:
@@ -81,29 +63,38 @@ def reject_lost_input(facts: RunFacts, branch: str, key: dg.AssetKey, main: lanc
     if instance is None or since is None:
         return
     newer = dg.AssetRecordsFilter(asset_key=key, after_timestamp=(since - CLOCK_SKEW).timestamp())
-    events = [event for event in _materializations(instance, newer) if _is_about(event, branch)]
+    events = [event for event in read_write_events(instance, newer) if _uri_on(branch, event)]
     if not events:
         return
     runs = {run.run_id: run for run in list_runs_of_root(instance, root_of(facts))}
-    _reject(facts, branch, [(_write(event, runs[event.run_id]), main) for event in events if event.run_id in runs])
+    _reject(facts, branch, [(event, run, main) for event in events if (run := runs.get(event.record.run_id))])
 
 
-def _reject(facts: RunFacts, branch: str, writes: Sequence[tuple[_LoggedWrite, lance_core.LanceDataset]]) -> None:
+def _reject(
+    facts: RunFacts, branch: str, writes: Sequence[tuple[WriteEvent, dg.DagsterRun, lance_core.LanceDataset]]
+) -> None:
     """Reject a run unless the newest of these writes of each asset and partition is on main, or written again."""
     if not writes or facts.instance is None:
         return
-    ordered = sorted(writes, key=lambda pair: pair[0].event_id)
-    newest = {(write.key, write.partition): (write, main) for write, main in ordered}
+    ordered = sorted(writes, key=lambda write: write[0].record.storage_id)
+    newest = {(event.key, event.partition): (event, run, main) for event, run, main in ordered}
     repeats = is_repeated(facts)
-    for write, main in newest.values():
-        if repeats(write.key, write.partition, write.run) or _is_promoted(facts.instance, main, branch, write):
+    for event, run, main in newest.values():
+        if repeats(event.key, event.partition, run) or _is_promoted(facts.instance, main, branch, event):
             continue
+        what = event.key.to_user_string() + ("" if event.partition is None else f" ({event.partition})")
         raise dg.Failure(
-            f"branch {branch} was discarded, and with it what run {write.run.run_id} wrote to it: {write.what}; and "
+            f"branch {branch} was discarded, and with it what run {run.run_id} wrote to it: {what}; and "
             f"this run does not repeat it, so that only a part would be on a new branch {branch}. Re-execute all steps "
             "of the first run, or the whole backfill, or launch a new one",
             allow_retries=False,
         )
+
+
+def _uri_on(branch: str, event: WriteEvent) -> str | None:
+    """The URI of the table whose branch an event is about; None if it is about another branch, or names no table."""
+    uri = event.entry("dagster/uri")
+    return None if uri is None or event.branch != branch else str(uri)
 
 
 def _main_without(
@@ -122,55 +113,10 @@ def _main_without(
     return None if branch in main.branches.list() else main
 
 
-def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, write: _LoggedWrite) -> bool:
+def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
     """Whether main has a write, by the newest promotion of the branch or by a later event of one."""
     promotion = main.find_transaction(PROMOTED_FROM, branch)
-    if promotion is not None and write.run.run_id in split_values(properties_of(promotion[1]).get(RUN_ID)):
+    if promotion is not None and event.record.run_id in split_values(properties_of(promotion[1]).get(RUN_ID)):
         return True
-    later = dg.AssetRecordsFilter(asset_key=write.key, after_storage_id=write.event_id)
-    return any(_text(event, "lance/promoted_from") == branch for event in _materializations(instance, later))
-
-
-def _writes_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, branch: str) -> Iterator[_LoggedWrite]:
-    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
-    for event in instance.get_records_for_run(run.run_id, of_type=kind).records:
-        if _is_about(event, branch):
-            yield _write(event, run)
-
-
-def _materializations(instance: dg.DagsterInstance, records_filter: dg.AssetRecordsFilter) -> Iterator[Any]:
-    """The materializations that a filter chooses, newest first."""
-    cursor: str | None = None
-    while True:
-        page = instance.fetch_materializations(records_filter, limit=_EVENTS_PER_PAGE, cursor=cursor)
-        yield from page.records
-        if not page.has_more:
-            return
-        cursor = page.cursor
-
-
-def _is_about(event: Any, branch: str) -> bool:
-    """Whether an event is about a write to a branch, and names the table."""
-    return _text(event, _BRANCH) == branch and _text(event, "dagster/uri") is not None
-
-
-def _write(event: Any, run: dg.DagsterRun) -> _LoggedWrite:
-    materialization = event.asset_materialization
-    return _LoggedWrite(
-        key=materialization.asset_key,
-        partition=materialization.partition,
-        uri=str(_text(event, "dagster/uri")),
-        run=run,
-        event_id=event.storage_id,
-    )
-
-
-def _text(event: Any, entry: str) -> str | None:
-    """An entry of a materialization, or of its entry `lance/commit`, which has those that are not at the top."""
-    materialization: dg.AssetMaterialization | None = event.asset_materialization
-    if materialization is None:
-        return None
-    entries: Mapping[str, Any] = {name: value.value for name, value in materialization.metadata.items()}
-    below = entries.get("lance/commit") or {}
-    value = entries.get(entry, below.get(entry.split("/", 1)[1]) if isinstance(below, Mapping) else None)
-    return None if value is None else str(value)
+    later = dg.AssetRecordsFilter(asset_key=event.key, after_storage_id=event.record.storage_id)
+    return any(other.entry("lance/promoted_from") == branch for other in read_write_events(instance, later))

@@ -47,6 +47,11 @@ def checked_job_name(name: str, where: str) -> str:
     return name
 
 
+def plain_metadata(value: object) -> object:
+    """The Python value of a metadata entry, which is a plain value or one of Dagster's metadata classes."""
+    return value.value if isinstance(value, dg.MetadataValue) else value
+
+
 def near_name(name: str, names: Collection[str]) -> str:
     """`; is 'x' meant?` with the known name that is nearest; an empty string if none is near."""
     plain = {known_name.removeprefix("lance/").lower(): known_name for known_name in sorted(names)}

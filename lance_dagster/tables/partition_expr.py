@@ -15,6 +15,7 @@ become values of the column's own type, so that a cast changes nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import dagster as dg
@@ -79,6 +80,39 @@ def partition_column(expression: str, *, where: str) -> str:
         f"itself: {remedy}. The partitions definition gives the values of each partition; if the column has other "
         "values, compute a column with these values in the asset"
     )
+
+
+def find_misfit(partition_expr: object, dimensions: Sequence[str] | None) -> str | None:
+    """The problem with an entry `partition_expr` of an asset with partitions; None if it has the right form.
+
+    Args:
+        partition_expr: The entry.
+        dimensions: The names of the dimensions of multi-partitions; None for other partitions.
+    """
+    if dimensions is None:
+        if partition_expr is None:
+            example = 'metadata={"partition_expr": "column"}'
+            return f"it is partitioned, so its metadata must name the partition column: {example}"
+        is_column = isinstance(partition_expr, str) and partition_expr
+        return None if is_column else f"metadata partition_expr must be the name of a column, not {partition_expr!r}"
+    example = "{" + ", ".join(f'"{name}": "column"' for name in dimensions) + "}"
+    if not isinstance(partition_expr, Mapping):
+        return (
+            f"it has several partition dimensions, so metadata partition_expr must be a mapping such as {example}, "
+            f"not {partition_expr!r}"
+        )
+    if set(partition_expr) != set(dimensions):
+        return (
+            f"metadata partition_expr names the partition dimensions {sorted(map(str, partition_expr))}, but the asset "
+            f"has {sorted(dimensions)}; expected a mapping such as {example}"
+        )
+    wrong = {name: column for name, column in partition_expr.items() if not (isinstance(column, str) and column)}
+    said = "metadata partition_expr must name a different column for each dimension, not"
+    for name, column in wrong.items():
+        return f"{said} {wrong}: dimension {name!r} must have the name of a column, not {column!r}"
+    if len(set(partition_expr.values())) != len(partition_expr):
+        return f"{said} {dict(partition_expr)}, which uses one column for two dimensions"
+    return None
 
 
 def _columns(sql: str) -> list[str]:

@@ -19,7 +19,7 @@ names the asset, the column and the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -29,22 +29,11 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_dagster.tables.partition_expr import partition_column
+from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.partition_expr import find_misfit, partition_column
+from lance_dagster.tables.refs import TableRef
 
 _WHOLE = "the partition key"  # the name of the only dimension in messages
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
-    """The partitions of one run or one input as slices of the table.
-
-    Attributes:
-        keys: The partition keys as Dagster spells them, sorted.
-        slices: One slice per key, in the order of `keys`, named by the key.
-    """
-
-    keys: tuple[str, ...]
-    slices: lance_core.Slices
 
 
 _NO_TYPES: Final = (
@@ -63,14 +52,20 @@ class _Dimension:
     definition: dg.PartitionsDefinition[Any]
 
 
-def plan_partitions(
+def slices_of(ref: TableRef, keys: Iterable[str], schema: pa.Schema) -> lance_core.Slices:
+    """The slices of partitions of an asset; see `make_slices`."""
+    assert ref.partitions_def is not None
+    return make_slices(ref.key, ref.partitions_def, keys, (ref.metadata or {}).get("partition_expr"), schema)
+
+
+def make_slices(
     asset_key: dg.AssetKey,
     definition: dg.PartitionsDefinition[Any],
     keys: Iterable[str],
     partition_expr: object,
     schema: pa.Schema,
-) -> PartitionPlan:
-    """Turn partition keys into one slice per key.
+) -> lance_core.Slices:
+    """Turn partition keys into one slice per key, sorted and named by their keys.
 
     Args:
         asset_key: The asset, for messages.
@@ -85,10 +80,10 @@ def plan_partitions(
         SchemaError: A partition column is missing, or its type does not go with the definition.
     """
     try:
-        dimensions = _dimensions(definition, _columns_in(partition_expr, schema, asset_key), schema)
-        ordered = sorted(keys)
+        columns = _columns_in(plain_metadata(partition_expr), schema, asset_key)
+        dimensions = _dimensions(definition, columns, schema)
         slices = lance_core.Slices(
-            (_slice(key, definition, dimensions) for key in ordered),
+            (_slice(key, definition, dimensions) for key in sorted(keys)),
             owner=f"asset {asset_key.to_user_string()}",
             outside="are outside of the run's {count} partitions",
             remedy='set out_of_partition (metadata lance/out_of_partition) to "allow"',
@@ -98,7 +93,7 @@ def plan_partitions(
         raise SchemaError(f"asset {asset_key.to_user_string()}: {error}") from error
     except InvalidInputError as error:
         raise InvalidInputError(f"asset {asset_key.to_user_string()}: {error}") from error
-    return PartitionPlan(keys=tuple(str(key) for key in ordered), slices=slices)
+    return slices
 
 
 def partition_columns(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> list[str]:
@@ -109,7 +104,7 @@ def partition_columns(partition_expr: object, schema: pa.Schema, asset_key: dg.A
         schema: The columns of the table.
         asset_key: The asset, for messages.
     """
-    columns = _columns_in(partition_expr, schema, asset_key)
+    columns = _columns_in(plain_metadata(partition_expr), schema, asset_key)
     names = columns.values() if isinstance(columns, Mapping) else [columns]
     return [name for name in names if isinstance(name, str)]
 
@@ -131,48 +126,18 @@ def _dimensions(
     definition: dg.PartitionsDefinition[Any], partition_expr: object, schema: pa.Schema
 ) -> tuple[_Dimension, ...]:
     """The dimensions of a definition with their columns, from `partition_expr`."""
-    if not isinstance(definition, dg.MultiPartitionsDefinition):
-        column = _single_column(partition_expr)
-        return (_Dimension(name=_WHOLE, column=column, type=_column_type(schema, column), definition=definition),)
-    parts = {part.name: part.partitions_def for part in definition.partitions_defs}
-    columns = _columns_by_dimension(partition_expr, list(parts))
+    parts: dict[str, dg.PartitionsDefinition[Any]] = {_WHOLE: definition}
+    is_multi = isinstance(definition, dg.MultiPartitionsDefinition)
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        parts = {part.name: part.partitions_def for part in definition.partitions_defs}
+    misfit = find_misfit(partition_expr, list(parts) if is_multi else None)
+    if misfit is not None:
+        raise InvalidInputError(misfit)
+    columns: Any = partition_expr if is_multi else {_WHOLE: partition_expr}
     return tuple(
         _Dimension(name=name, column=columns[name], type=_column_type(schema, columns[name]), definition=part)
         for name, part in parts.items()
     )
-
-
-def _single_column(partition_expr: object) -> str:
-    if isinstance(partition_expr, str) and partition_expr:
-        return partition_expr
-    if partition_expr is None:
-        raise InvalidInputError(
-            'it is partitioned, so its metadata must name the partition column: metadata={"partition_expr": "column"}'
-        )
-    raise InvalidInputError(f"metadata partition_expr must be the name of a column, not {partition_expr!r}")
-
-
-def _columns_by_dimension(partition_expr: object, names: Sequence[str]) -> Mapping[str, str]:
-    example = "{" + ", ".join(f'"{name}": "column"' for name in names) + "}"
-    if not isinstance(partition_expr, Mapping):
-        raise InvalidInputError(
-            f"it has several partition dimensions, so metadata partition_expr must be a mapping such as {example}, "
-            f"not {partition_expr!r}"
-        )
-    if set(partition_expr) != set(names):
-        raise InvalidInputError(
-            f"metadata partition_expr names the dimensions {sorted(map(str, partition_expr))}, but the asset has "
-            f"{sorted(names)}; expected a mapping such as {example}"
-        )
-    columns = {str(name): column for name, column in partition_expr.items()}
-    for name, column in columns.items():
-        if not isinstance(column, str) or not column:
-            raise InvalidInputError(
-                f"metadata partition_expr: dimension {name!r} must have the name of a column, not {column!r}"
-            )
-    if len(set(columns.values())) != len(columns):
-        raise InvalidInputError(f"metadata partition_expr uses one column for two dimensions: {columns}")
-    return columns
 
 
 def _column_type(schema: pa.Schema, column: str) -> pa.DataType:

@@ -18,10 +18,11 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context.roots import find_start_of_root
-from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
+from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset, known_assets
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
+from lance_dagster.tables.names import plain_metadata
 
 if TYPE_CHECKING:
     import lance_core
@@ -219,8 +220,7 @@ def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluati
             # A spec declares what others write, unless it has the metadata by which our IO manager places a table.
             is_external = not {"schema", "table"} & set(ref.metadata or ())
     said = [metadata[MAINTENANCE_KEY] for metadata in metadata_of_asset if metadata and MAINTENANCE_KEY in metadata]
-    values = [setting.value if isinstance(setting, dg.MetadataValue) else setting for setting in said]
-    return bool(is_external) and (not values or values[0] is None or values[0] is False)
+    return bool(is_external) and (not said or plain_metadata(said[0]) in (None, False))
 
 
 def branch_for_reading(
@@ -304,6 +304,29 @@ def table_root(resource: object) -> TableRoot:
             "LanceTableResource"
         )
     return root
+
+
+def known_refs(context: AnyContext) -> list[TableRef]:
+    """The assets of the code location; empty if the code location is not known."""
+    return [
+        TableRef(key=key, metadata=metadata, partitions_def=definition)
+        for key, metadata, definition in known_assets(context)
+    ]
+
+
+def group_by_table(
+    tables: Iterable[tuple[TableRef, lance_core.LanceDataset]],
+) -> list[tuple[lance_core.LanceDataset, list[TableRef]]]:
+    """Tables with their assets, because several assets may share a table."""
+    by_uri: dict[str, tuple[lance_core.LanceDataset, list[TableRef]]] = {}
+    for ref, dataset in tables:
+        by_uri.setdefault(dataset.root_uri, (dataset, []))[1].append(ref)
+    return list(by_uri.values())
+
+
+def join_names(refs: Iterable[TableRef]) -> str:
+    """The names of assets, for messages."""
+    return ", ".join(ref.name for ref in refs)
 
 
 class ChosenTables(dg.Config):

@@ -44,14 +44,14 @@ The keys of other table IO managers are rejected, with the key to use here; only
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import dagster as dg
 
 from lance_dagster.tables.event_keys import SETTABLE_ENTRIES
-from lance_dagster.tables.names import near_name
+from lance_dagster.tables.names import near_name, plain_metadata
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
@@ -177,46 +177,32 @@ class OutputSettings:
         Raises:
             DagsterInvalidDefinitionError: Two options cannot be combined, or one lacks another that it needs.
         """
-        if self.write_mode == "merge" and not self.merge_on:
-            raise dg.DagsterInvalidDefinitionError(
-                f'asset {asset}: write_mode merge needs the key, metadata={{"lance/merge_on": "column"}} or a list of '
-                "columns"
-            )
-        if self.write_mode != "merge" and self.merge_on:
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: metadata lance/merge_on is for write_mode merge, not {self.write_mode}"
-            )
-        if self.merge_clauses is not None:
-            said = [name for name, default in _WHEN.items() if getattr(self, name) != default]
-            if said:
-                raise dg.DagsterInvalidDefinitionError(
-                    f"asset {asset}: lance/merge_on has clauses, so that lance/{said[0]} cannot be set as well: "
-                    "say it in a clause"
-                )
-        if self.write_mode == "merge" and self.schema_mode != "strict":
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: write_mode merge keeps the columns of the table, so that schema_mode must be strict, "
-                f"not {self.schema_mode}"
-            )
-        of_columns = [
-            key for key, value in (("key", self.key), ("missing", self.missing)) if value not in (None, "null")
-        ]
-        if self.write_mode != "columns" and of_columns:
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: metadata lance/{of_columns[0]} is for write_mode columns, not {self.write_mode}"
-            )
-        if self.write_mode == "columns" and self.schema_mode != "strict":
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: write_mode columns adds columns that the table lacks and changes no others, so that "
-                f"schema_mode must be strict, not {self.schema_mode}"
-            )
-        if self.schema_mode == "overwrite" and (partitioned or self.write_mode != "overwrite"):
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: schema_mode overwrite needs a write that overwrites the whole table, "
-                f"not {'a partition' if partitioned else self.write_mode}"
-            )
+        for problem in self._find_conflicts(partitioned=partitioned):
+            raise dg.DagsterInvalidDefinitionError(f"asset {asset}: {problem}")
+
+    def _find_conflicts(self, *, partitioned: bool) -> Iterator[str]:
+        mode, schema_mode = self.write_mode, self.schema_mode
+        if mode == "merge" and not self.merge_on:
+            yield 'write_mode merge needs the key, metadata={"lance/merge_on": "column"} or a list of columns'
+        if mode != "merge" and self.merge_on:
+            yield f"metadata lance/merge_on is for write_mode merge, not {mode}"
+        policies = [name for name, default in _WHEN.items() if getattr(self, name) != default]
+        if self.merge_clauses is not None and policies:
+            yield f"lance/merge_on has clauses, so that lance/{policies[0]} cannot be set as well: say it in a clause"
+        if mode != "columns" and (self.key is not None or self.missing != "null"):
+            entry = "missing" if self.key is None else "key"
+            yield f"metadata lance/{entry} is for write_mode columns, not {mode}"
+        if schema_mode != "strict" and mode in _STRICT_MODES:
+            yield f"write_mode {mode} {_STRICT_MODES[mode]}, so that schema_mode must be strict, not {schema_mode}"
+        if schema_mode == "overwrite" and (partitioned or mode != "overwrite"):
+            place = "a partition" if partitioned else mode
+            yield f"schema_mode overwrite needs a write that overwrites the whole table, not {place}"
 
 
+_STRICT_MODES: Final = {
+    "merge": "keeps the columns of the table",
+    "columns": "adds columns that the table lacks and changes no others",
+}
 _WHEN: Final = {"when_matched": "update", "when_not_matched": "insert", "when_not_matched_by_source": "nothing"}
 """Options of a merge without clauses, and their defaults."""
 
@@ -273,40 +259,46 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} cannot be combined")
     settings = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
-    _check_changes(settings["lance/changes"], pins, where)
-    columns, version, tag = settings["columns"], settings["lance/version"], settings["lance/tag"]
-    if columns is not None and not (
-        isinstance(columns, list | tuple) and columns and all(isinstance(name, str) for name in columns)
-    ):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata columns must be a list of names, not {columns!r}")
-    if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/version must be the number of a version, not {version!r}"
-        )
-    if tag is not None and not isinstance(tag, str):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag must be the name of a tag, not {tag!r}")
-    if settings["lance/missing"] not in (None, "error", "empty"):
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/missing must be one of error, empty, not {settings['lance/missing']!r}"
-        )
+    if settings["lance/changes"] is not None and pins:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} cannot be combined")
+    for key, value in settings.items():
+        holds, expected = _INPUT_VALUES[key]
+        if value is not None and not holds(value):
+            raise _wrong_value(key, value, expected, where)
     if settings["lance/as_of"] is not None:
         try:
             as_moment(settings["lance/as_of"])
         except ValueError as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/{error}") from error
-    if settings["lance/filter"] is not None and not isinstance(settings["lance/filter"], str | list | tuple):
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/filter must be an SQL string, lance_filter(expression) of a pyarrow expression, "
-            f'or a list of [column, operator, value] such as [["carrier", "==", "UA"]], not '
-            f"{settings['lance/filter']!r}"
-        )
 
 
-def _check_changes(value: object, pins: Sequence[str], where: str) -> None:
-    if value not in (None, "since_last_run"):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes must be since_last_run, not {value!r}")
-    if value is not None and pins:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} cannot be combined")
+_FILTERS: Final = (
+    "an SQL string, lance_filter(expression) of a pyarrow expression, or a list of [column, operator, value] such as "
+    '[["carrier", "==", "UA"]]'
+)
+_INPUT_VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "columns": (
+        lambda value: isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) for name in value),
+        "a list of names",
+    ),
+    "lance/version": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool),
+        "the number of a version",
+    ),
+    "lance/tag": (lambda value: isinstance(value, str), "the name of a tag"),
+    "lance/as_of": (lambda _: True, "a time"),
+    "lance/missing": (lambda value: value in ("error", "empty"), "one of error, empty"),
+    "lance/changes": (lambda value: value == "since_last_run", "since_last_run"),
+    "lance/filter": (
+        lambda value: isinstance(value, str | list | tuple),
+        _FILTERS,
+    ),
+}
+"""Whether an entry of an input's metadata has a valid value, and what it must be."""
+
+
+def _wrong_value(key: str, value: object, expected: str, where: str) -> dg.DagsterInvalidDefinitionError:
+    return dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {expected}, not {value!r}")
 
 
 def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:
@@ -329,17 +321,12 @@ def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
     return [partition_column(name, where="the asset") for name in names if isinstance(name, str) and name]
 
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "lance/write_mode": get_args(WriteMode),
-    "lance/schema_mode": get_args(SchemaMode),
-    "lance/empty_output": get_args(EmptyOutput),
-    "lance/out_of_partition": get_args(OutOfPartition),
-    "lance/on_earlier_attempt": get_args(OnEarlierAttempt),
-    "lance/when_matched": get_args(WhenMatched),
-    "lance/when_not_matched": get_args(WhenNotMatched),
-    "lance/when_not_matched_by_source": get_args(WhenNotMatchedBySource),
-    "lance/missing": get_args(MissingRows),
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    PREFIX + name: get_args(hint)
+    for name, hint in get_type_hints(OutputSettings).items()
+    if get_origin(hint) is Literal
 }
+"""The values of options that are one of several strings."""
 
 
 def _checked(key: str, value: object, where: str) -> Any:
@@ -360,7 +347,7 @@ def _checked(key: str, value: object, where: str) -> Any:
         good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
         expected = "a mapping from columns to widths"
     if not good:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {expected}, not {value!r}")
+        raise _wrong_value(key, value, expected, where)
     return value
 
 
@@ -383,11 +370,6 @@ def _check_clauses(value: Mapping[str, Any], where: str) -> None:
         parse_merge_clauses({name: clauses for name, clauses in value.items() if name != "on"})
     except InvalidInputError as error:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/merge_on: {error}") from error
-
-
-def plain_metadata(value: object) -> object:
-    """The Python value of a metadata entry, which is a plain value or one of Dagster's metadata classes."""
-    return value.value if isinstance(value, dg.MetadataValue) else value
 
 
 def reject_unknown(

@@ -1,4 +1,4 @@
-"""The materializations that report a table after an undo."""
+"""The reports of a table after an undo."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Final
 import dagster as dg
 
 import lance_core
+from lance_dagster.events import reporting
 from lance_dagster.events.provenance import Origins, add_provenance_of_commits, find_written_provenance
-from lance_dagster.events.reporting import (
-    TableReport,
-    build_materializations,
-    count_partition_rows,
-    list_partitions_of_runs,
-    read_recorded_states,
-)
+from lance_dagster.events.reporting import TableReport
 from lance_dagster.lineage.history import TableVersion, read_history
 from lance_dagster.lineage.runs import versions_of_run
-from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import Undo
 
@@ -30,80 +24,54 @@ INDICES_LOST: Final = "lance/indices_lost"
 """Entry of the events with the indices that the restored version did not have."""
 
 
-def undo_events(
-    instance: dg.DagsterInstance,
-    ref: TableRef,
-    location: TableLocation,
-    plan: Undo,
-    version: int,
-    *,
-    context: dg.OpExecutionContext | None = None,
-    ui_url: str = "",
-) -> list[dg.AssetMaterialization]:
-    """The events of an undo that was just committed, one per partition that the run wrote for the asset.
+def report_undo(instance: dg.DagsterInstance, ref: TableRef, plan: Undo, version: int) -> TableReport | None:
+    """The report of an undo that was just committed, of the partitions that the run wrote for the asset.
 
     An undo on a branch is reported only for partitions whose newest event is about that branch.
 
     Args:
         instance: The instance that records the events.
         ref: The asset.
-        location: The location of its table.
         plan: The undo.
         version: The version of the undo.
-        context: The context of the step that reports; None outside of a step.
-        ui_url: The URL of the Dagster UI, for links to runs.
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
     partitions = _partitions(instance, ref, plan.run_versions)
-    reported_versions = read_recorded_states(instance, ref.key, partitions, dataset)
+    reported_versions = reporting.read_recorded_states(instance, ref.key, partitions, dataset)
     if dataset.branch is not None:
         due = [partition for partition, reported in reported_versions.items() if reported.branch == dataset.branch]
         if not due:
-            return []
+            return None
         partitions = [partition for partition in due if partition is not None]
     elif any((reported.version or 0) > version for reported in reported_versions.values()):
         dataset = dataset.checkout_version((None, None))
-    return _events(
-        instance, ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url, plan.indices_lost
-    )
+    return _make_report(instance, ref, dataset, partitions, plan.run_id, plan.versions, plan.indices_lost)
 
 
-def earlier_undo_events(
-    instance: dg.DagsterInstance,
-    ref: TableRef,
-    location: TableLocation,
-    dataset: lance_core.LanceDataset,
-    run_id: str,
-    *,
-    context: dg.OpExecutionContext | None = None,
-    ui_url: str = "",
-) -> list[dg.AssetMaterialization]:
-    """The events of an earlier undo, for partitions whose newest event is about a version before it.
+def report_earlier_undo(
+    instance: dg.DagsterInstance, ref: TableRef, dataset: lance_core.LanceDataset, run_id: str
+) -> TableReport | None:
+    """The report of an earlier undo, of the partitions whose newest event is about a version before it.
 
     Args:
         instance: The instance that records the events.
         ref: The asset.
-        location: The location of its table.
         dataset: The newest version of the branch.
         run_id: The run that was undone.
-        context: The context of the step that reports; None outside of a step.
-        ui_url: The URL of the Dagster UI, for links to runs.
     """
     undone = next(version for version in read_history(dataset, count_changes=False) if version.undid == run_id)
     run_versions = versions_of_run(dataset, run_id)
     partitions = _partitions(instance, ref, run_versions)
-    reported_versions = read_recorded_states(instance, ref.key, partitions, dataset)
+    reported_versions = reporting.read_recorded_states(instance, ref.key, partitions, dataset)
     due = [
         partition
         for partition, reported in reported_versions.items()
         if reported.version is not None and reported.version < undone.version
     ]
     if dataset.branch is not None or not due:
-        return []
+        return None
     names = [partition for partition in due if partition is not None]
-    return _events(
-        instance, ref, location, dataset, names, run_id, [version.version for version in run_versions], context, ui_url
-    )
+    return _make_report(instance, ref, dataset, names, run_id, [version.version for version in run_versions])
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, versions: Sequence[TableVersion]) -> list[str]:
@@ -119,24 +87,20 @@ def _partitions(instance: dg.DagsterInstance, ref: TableRef, versions: Sequence[
     if all(isinstance(keys, list) for keys in named) and not is_mixed:
         return sorted({str(key) for keys in named if isinstance(keys, list) for key in keys})
     runs = {run for version in versions for run in (*version.writers, version.committed_by) if run is not None}
-    return list_partitions_of_runs(instance, ref.key, sorted(runs))
+    return reporting.list_partitions_of_runs(instance, ref.key, sorted(runs))
 
 
-def _events(
+def _make_report(
     instance: dg.DagsterInstance,
     ref: TableRef,
-    location: TableLocation,
     dataset: lance_core.LanceDataset,
     partitions: Sequence[str],
     run_id: str,
     versions: Sequence[int],
-    context: dg.OpExecutionContext | None,
-    ui_url: str,
     indices_lost: Sequence[str] = (),
-) -> list[dg.AssetMaterialization]:
-    report = TableReport(
+) -> TableReport:
+    return TableReport(
         ref=ref,
-        location=location,
         dataset=dataset,
         partitions=partitions,
         metadata={
@@ -145,11 +109,9 @@ def _events(
             "lance/undone_versions": dg.MetadataValue.json(list(versions)),
             INDICES_LOST: dg.MetadataValue.json(list(indices_lost)) if indices_lost else None,
         },
-        rows=count_partition_rows(dataset, ref, partitions),
+        rows=reporting.count_partition_rows(dataset, ref, partitions),
         provenance=_provenance(instance, ref.key, dataset, partitions, versions),
-        ui_url=ui_url,
     )
-    return list(build_materializations(report, context))
 
 
 def _provenance(
@@ -164,7 +126,7 @@ def _provenance(
     if branch is not None:  # which began with the rows that main had then
         fork = dataset.branches.list()[branch]["parent_version"]
         without = range(fork + 1, sys.maxsize)
-    before = read_recorded_states(instance, key, partitions, dataset, without=without)
+    before = reporting.read_recorded_states(instance, key, partitions, dataset, without=without)
     origins: Origins = {partition: (state.version or 0, dict(state.provenance)) for partition, state in before.items()}
     if branch is None:
         add_provenance_of_commits(instance, key, dataset, origins, without=undone)

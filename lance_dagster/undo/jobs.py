@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context.jobs import build_job_of_one_op
 from lance_dagster.tables.branch_policy import BRANCH_TAG, NO_RETRIES, PUBLISHES_TAG
-from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, group_by_table, is_tagged, join_names
+from lance_dagster.tables.write_events import read_write_events_of_run
 
 if TYPE_CHECKING:
     import lance_core
@@ -64,11 +64,6 @@ class _Planned:
     other_refs: Sequence[TableRef] = ()
 
     @property
-    def names(self) -> str:
-        """The names of the assets, for messages."""
-        return ", ".join(ref.name for ref in self.refs)
-
-    @property
     def branch(self) -> str | None:
         """The branch; None for main."""
         dataset = self.done if self.plan is None else self.plan.dataset
@@ -92,34 +87,28 @@ def build_undo_job(
         >>> lance_dagster.build_undo_job(["nyc/flights"]).name
         'lance_undo'
     """
-    checked_job_name(name, "build_undo_job: name")
-    refs = table_refs(assets)
-    description = "Undoes the changes of one run to these tables, if that is exact, and reports the tables."
-
-    def run(context: dg.OpExecutionContext, config: UndoConfig) -> None:
-        _undo(context, refs, getattr(context.resources, io_manager_key), config)
-
-    return build_job_of_one_op(
-        run,
+    return build_table_job(
+        assets,
+        UndoConfig,
+        _undo,
         name=name,
-        description=description,
-        resource_key=io_manager_key,
+        where="build_undo_job: name",
+        description="Undoes the changes of one run to these tables, if that is exact, and reports the tables.",
+        io_manager_key=io_manager_key,
         tags=NO_RETRIES,
-        metadata={"lance/tables": [ref.name for ref in refs]},
     )
 
 
-def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: UndoConfig) -> None:
+def _undo(run: TableRun) -> None:
     from lance_dagster.lineage.runs import find_run  # noqa: PLC0415 - code locations load without lance_core
 
-    root = table_root(resource)
+    context, root, config = run.context, run.root, run.config
     run_prefix = config.run_id or context.run.tags.get(UNDO_TAG)
     if not run_prefix:
         raise dg.Failure(
             f"no run to undo is named: set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op"
         )
-    chosen = chosen_refs(context, refs, config.tables)
-    tables = [(ref, main) for ref in chosen if (main := root.open_or_none(ref)) is not None]
+    tables = [(ref, main) for ref in run.chosen_refs() if (main := root.open_or_none(ref)) is not None]
     try:
         run_id = find_run([main for _, main in tables], run_prefix, where="the tables of this job")
     except LookupError as error:
@@ -128,7 +117,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     for work in planned:
         if work.plan is not None:
             dataset = work.plan.dataset
-            where = f"{work.names}, {dataset.branch or 'main'}"
+            where = f"{join_names(work.refs)}, {dataset.branch or 'main'}"
             versions = ", ".join(map(str, work.plan.versions))
             context.log.info(
                 "%s: version %s of run %s: %s, %d rows become %d",
@@ -171,11 +160,8 @@ def _plan(
 
     planned: list[_Planned] = []
     rejected: list[str] = []
-    tables: dict[str, tuple[Any, list[TableRef]]] = {}
-    for ref, main in candidates:
-        tables.setdefault(main.root_uri, (main, []))[1].append(ref)
     branches: list[Any] = []
-    for main, refs in tables.values():
+    for main, refs in group_by_table(candidates):
         heads = [head for head in open_branches(main) if only in (None, head.branch)]
         branches += heads
         for branch in heads:
@@ -184,7 +170,7 @@ def _plan(
             except AlreadyUndoneError:
                 planned.append(_planned(refs, versions_of_run(branch, run_id), plan=None, done=branch))
             except CannotUndoError as error:
-                rejected.append(f"{', '.join(ref.name for ref in refs)}: {error}")
+                rejected.append(f"{join_names(refs)}: {error}")
             else:
                 planned += [] if plan is None else [_planned(refs, plan.run_versions, plan=plan)]
     rejected += _lost_versions(instance, run_id, candidates, planned)
@@ -200,23 +186,19 @@ def _lost_versions(
 ) -> list[str]:
     """The tables for which the run has recorded a version that is not there any more, and that are not undone."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - heavy imports
-    from lance_dagster.events.event_order import branch_of_event, version_of_event  # noqa: PLC0415 - heavy imports
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
 
     planned_branches = {(ref.key, work.branch) for work in planned for ref in work.refs}
     mains = {ref.key: main for ref, main in candidates}
     lost: dict[str, None] = {}
-    for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records:
-        event = record.asset_materialization
-        if event is None or event.asset_key not in mains:
-            continue
-        main, branch, version = mains[event.asset_key], branch_of_event(event), version_of_event(event)
-        if version is None or (event.asset_key, branch) in planned_branches:
+    for event in read_write_events_of_run(instance, run_id):
+        main, branch, version = mains.get(event.key), event.branch, event.version
+        if main is None or version is None or (event.key, branch) in planned_branches:
             continue
         if branch is not None and branch not in main.branches.list():  # it was promoted to main, or discarded
             continue
-        if branch is None and is_about_another((event.tags or {}).get("dagster/data_version"), main):
-            name = event.asset_key.to_user_string()
+        name = event.key.to_user_string()
+        if branch is None and is_about_another(event.data_version, main):
             lost[
                 f"{name}: version {version}, which run {run_id} reported, is not in the table: it was cleaned up, or"
                 " the table was dropped and made again"
@@ -226,7 +208,7 @@ def _lost_versions(
             main.checkout_version((branch, version))
         except NotFoundError:
             where = f"version {version}" if branch is None else f"version {version} of branch {branch}"
-            lost[f"{event.asset_key.to_user_string()}: {where}, which run {run_id} reported, was cleaned up"] = None
+            lost[f"{name}: {where}, which run {run_id} reported, was cleaned up"] = None
     return list(lost)
 
 
@@ -239,24 +221,21 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
     from lance_dagster.events.reporting import build_observation, record  # noqa: PLC0415 - heavy imports
-    from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - heavy imports
+    from lance_dagster.undo.events import UNDO_ENTRY, report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
 
     undone = None if planned.plan is None else planned.plan.commit(root.options)
     if undone is None:
-        context.log.info("%s: run %s was undone before", planned.names, run_id)
+        context.log.info("%s: run %s was undone before", join_names(planned.refs), run_id)
     else:
-        context.log.info("%s: run %s is undone in version %d", planned.names, run_id, undone)
-    shown: dict[str, Any] = {"context": context, "ui_url": root.ui_url}
+        context.log.info("%s: run %s is undone in version %d", join_names(planned.refs), run_id, undone)
     is_reported = undone is not None
     for ref in planned.refs:
-        location = root.locate(ref)
         if planned.plan is not None and undone is not None:
-            events = undo_events(context.instance, ref, location, planned.plan, undone, **shown)
+            report = report_undo(context.instance, ref, planned.plan, undone)
         else:
             assert planned.done is not None
-            events = earlier_undo_events(context.instance, ref, location, planned.done, run_id, **shown)
-            is_reported = is_reported or bool(events)
-        record(context, events)
+            report = report_earlier_undo(context.instance, ref, planned.done, run_id)
+        is_reported = record(context, root, report) or is_reported
     if planned.branch is None and is_reported:
         for ref in planned.other_refs:
             context.log_event(build_observation(ref, root.open(ref), {UNDO_ENTRY: run_id}))

@@ -10,7 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, SupersededError
 from lance_dagster import BranchPolicy, LanceTableResource, build_lance_drift_check
-from lance_dagster.io_manager.process_attempts import attempt_properties
+from lance_dagster.io_manager.process_attempts import PipesAttemptProperties
 from pyspark_lance.writing.job import open_version
 from tests import processes
 from tests.lance_dagster.lake import errors
@@ -149,7 +149,7 @@ def attempt_of_spark(uri, properties):
 
 def test_writes_of_spark_ask_for_the_attempt(tmp_path):
     given = {"dagster.run_id": "r1", "dagster.asset_key": "a"}
-    first, second = (attempt_properties(given, {}, attempt) for attempt in (0, 1))
+    first, second = (PipesAttemptProperties(given, {}, attempt) for attempt in (0, 1))
     uri = str(tmp_path / "t.lance")
     assert attempt_of_spark(uri, first).number == (0, 0)
     table = lance_core.write_dataset(pa.table({"n": [1]}), uri, mode="append", transaction_properties=first)
@@ -157,13 +157,13 @@ def test_writes_of_spark_ask_for_the_attempt(tmp_path):
     attempt = attempt_of_spark(uri, second)
     assert (attempt.number, attempt.earlier) == ((0, 1), (table.version,))
     lance_core.write_dataset(pa.table({"n": [2]}), uri, mode="append", transaction_properties=second)
-    late = attempt_properties(given, {"is_retry": True}, 0)
+    late = PipesAttemptProperties(given, {"is_retry": True}, 0)
     with pytest.raises(SupersededError, match="by a later attempt of this write"):
         lance_core.write_dataset(pa.table({"n": [3]}), uri, mode="append", transaction_properties=late)
     assert sorted(lance_core.dataset(uri).to_table()["n"].to_pylist()) == [2, 9]
     assert attempt_of_spark(uri, {"x": "y"}) is None
     table = lance_core.dataset(uri)
-    third = attempt_properties(given, {}, 2)
+    third = PipesAttemptProperties(given, {}, 2)
     with pytest.raises(InvalidInputError, match=r"give them to lance_core\.write_dataset"):
         table.insert(pa.table({"n": [4]}), transaction_properties=third)
     table = lance_core.write_dataset(pa.table({"n": [4]}), table, mode="append", transaction_properties=third)
@@ -177,7 +177,7 @@ def test_of_overwrites_at_the_same_time_the_later_run_wins(tmp_path, attempt):
 
     def properties(run):
         given = {"dagster.run_id": f"r{run}", "dagster.asset_key": "a"}
-        return attempt_properties(given, {"number": run}, attempt)
+        return PipesAttemptProperties(given, {"number": run}, attempt)
 
     def overtaken(run, by):
         def batches():
@@ -208,7 +208,7 @@ def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
     assert (event.metadata["lance/branch"].value, event.metadata["lance/published"].value) == ("trial", False)
     assert lake.table("nyc/flights").branches.promote("trial").version == 2
     main = lance_core.dataset(lake.uri("nyc/flights"))
-    astray = attempt_properties({"dagster.run_id": "r"}, {"branch": "trial"}, 0)
+    astray = PipesAttemptProperties({"dagster.run_id": "r"}, {"branch": "trial"}, 0)
     with pytest.raises(InvalidInputError, match="the run is on branch 'trial'"):
         lance_core.write_dataset(pa.table({"n": [1]}), main.uri, mode="append", transaction_properties=astray)
     none = retried(lake, tmp_path, tables=LanceTableResource(root_uri=f"{lake.root}/new", branching=policy))
@@ -246,7 +246,7 @@ def test_a_process_that_was_started_before_a_later_run_committed_does_not_overwr
         given = {"dagster.run_id": context.run_id, "dagster.asset_key": "t"}
         rows = pa.table({"run": [context.run_id]})
         lance_core.write_dataset(
-            rows, uri, mode="overwrite", transaction_properties=attempt_properties(given, extras, 0)
+            rows, uri, mode="overwrite", transaction_properties=PipesAttemptProperties(given, extras, 0)
         )
 
     if exists:

@@ -8,7 +8,7 @@ import pytest
 
 from lance_core.errors import StoreError
 from lance_dagster import BranchPolicy, build_audited_job, build_branch_jobs, build_maintenance_job, lance_eager
-from lance_dagster.branches import promotion
+from lance_dagster.events import reporting
 from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
 
@@ -134,15 +134,15 @@ def test_downstream_is_woken_by_the_publication_alone(lake):
 
 
 def test_a_publication_that_dies_is_finished_by_another_attempt(lake, monkeypatch):
-    real = promotion.build_materializations
+    real = reporting.build_materializations
 
     def dying(*args, **options):
         raise StoreError("the process dies")
 
-    monkeypatch.setattr(promotion, "build_materializations", dying)
+    monkeypatch.setattr(reporting, "build_materializations", dying)
     failed = run(lake, partition="2024-01-01", n="5", fails=True)
     assert (lake.rows("events"), reported(lake)) == ([("2024-01-01", 5)], [])
-    monkeypatch.setattr(promotion, "build_materializations", real)
+    monkeypatch.setattr(reporting, "build_materializations", real)
     job = build_audited_job([events, positive], name="audited")
     again = (
         location(lake, job)

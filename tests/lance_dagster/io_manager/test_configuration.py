@@ -408,7 +408,7 @@ class TestWhenTheLocationLoads:
             (stored(overwrite_schema=True), "use lance/schema_mode overwrite"),
             (stored(custom_metadata={"a": "b"}), "use lance/commit_message"),
             (stored(write_mode="append", **{"lance/write_mode": "error"}), "have different values"),
-            (stored(PARTS), 'asset events is partitioned.*"partition_expr": "column"'),
+            (stored(PARTS), 'asset events: it is partitioned.*"partition_expr": "column"'),
             (stored(PARTS, partition_expr=3), "not 3"),
             (stored(GRID, partition_expr="x"), "partition dimensions"),
             (stored(GRID, partition_expr={"x": "a", "z": "b"}), "partition dimensions"),

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.partitions import make_slices
 
 ASSET = dg.AssetKey(["analytics", "events"])
 NEW_YORK = "America/New_York"
 
 
 def slices_of(definition, keys, column_type, partition_expr="p"):
-    return plan_partitions(ASSET, definition, keys, partition_expr, pa.schema([("p", column_type)])).slices
+    return make_slices(ASSET, definition, keys, partition_expr, pa.schema([("p", column_type)]))
 
 
 def assigned(slices, values, column_type):
@@ -206,31 +206,31 @@ class TestDimensions:
 
     def plan(self, keys, partition_expr=None):
         partition_expr = partition_expr or {"day": "at", "region": "where"}
-        return plan_partitions(ASSET, self.multi, keys, partition_expr, self.schema)
+        return make_slices(ASSET, self.multi, keys, partition_expr, self.schema)
 
     @pytest.mark.parametrize("as_text", [False, True])
     def test_all_dimensions_hold(self, as_text):
         key = dg.MultiPartitionKey({"day": "2024-01-02", "region": "us"})
         plan = self.plan([str(key) if as_text else key])
-        assert plan.keys == ("2024-01-02|us",)
+        assert plan.names == ["2024-01-02|us"]
         noon = [dt.datetime(2024, 1, day, 12, tzinfo=dt.UTC) for day in (1, 2, 2)]
         rows = pa.table({"at": noon, "where": ["us", "us", "eu"]}, schema=self.schema)
-        assert plan.slices.assign(rows).tolist() == [-1, 0, -1]
+        assert plan.assign(rows).tolist() == [-1, 0, -1]
 
     def test_a_set_that_is_no_product(self):
         plan = self.plan(["2024-01-02|us", "2024-01-03|eu"])
         noon = [dt.datetime(2024, 1, day, 12, tzinfo=dt.UTC) for day in (2, 2, 3, 3)]
         rows = pa.table({"at": noon, "where": ["us", "eu", "us", "eu"]}, schema=self.schema)
-        assert plan.slices.assign(rows).tolist() == [0, -1, -1, 1]
+        assert plan.assign(rows).tolist() == [0, -1, -1, 1]
 
     def test_two_other_dimensions(self):
         multi = dg.MultiPartitionsDefinition(
             {"a": dg.StaticPartitionsDefinition(["1", "2"]), "b": dg.DynamicPartitionsDefinition(name="b")}
         )
         schema = pa.schema([("x", pa.int32()), ("y", pa.string())])
-        plan = plan_partitions(ASSET, multi, ["2|a'b"], {"a": "x", "b": "y"}, schema)
+        plan = make_slices(ASSET, multi, ["2|a'b"], {"a": "x", "b": "y"}, schema)
         rows = pa.table({"x": [2, 2, 1], "y": ["a'b", "a", "a'b"]}, schema=schema)
-        assert plan.slices.assign(rows).tolist() == [0, -1, -1]
+        assert plan.assign(rows).tolist() == [0, -1, -1]
 
     @pytest.mark.parametrize(
         ("partition_expr", "message"),

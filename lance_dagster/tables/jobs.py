@@ -1,0 +1,79 @@
+"""Jobs with one op that works on the tables of assets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from lance_dagster._context.jobs import build_job_beside_resources
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRun:
+    """A run of a job on tables.
+
+    Attributes:
+        context: The context of the op.
+        root: The root of the tables.
+        refs: All tables of the job.
+        config: The configuration of the run.
+    """
+
+    context: dg.OpExecutionContext
+    root: TableRoot
+    refs: Sequence[TableRef]
+    config: Any
+
+    def chosen_refs(self) -> Iterator[TableRef]:
+        """The tables that the configuration chooses, each with the metadata of its definition; see `chosen_refs`."""
+        return chosen_refs(self.context, self.refs, self.config.tables)
+
+
+def build_table_job(
+    tables: Iterable[TableLike] | TableLike,
+    config: type[dg.Config],
+    work: Callable[[TableRun], None],
+    *,
+    name: str,
+    where: str,
+    description: str,
+    io_manager_key: str,
+    tags: Mapping[str, str] | None = None,
+) -> dg.JobDefinition:
+    """A job whose only op works on tables.
+
+    Args:
+        tables: The tables.
+        config: The class of the configuration of a run.
+        work: What the op does.
+        name: Name of the job; the op is named `<name>_op`.
+        where: The argument with the name, for messages.
+        description: Description of the job and of the op.
+        io_manager_key: The resource that knows where the tables are; the code location provides it.
+        tags: Tags of the runs.
+    """
+    refs = table_refs(tables)
+
+    def run(context: dg.OpExecutionContext, config: Any) -> None:
+        root = table_root(getattr(context.resources, io_manager_key))
+        work(TableRun(context=context, root=root, refs=refs, config=config))
+
+    run.__annotations__ = {"context": dg.OpExecutionContext, "config": config}  # Dagster reads the class from there
+    op_name = f"{checked_job_name(name, where)}_op"
+    op = dg.op(name=op_name, description=description, required_resource_keys={io_manager_key}, out=dg.Out(dg.Nothing))(
+        run
+    )
+
+    @dg.graph(name=name)
+    def graph() -> None:
+        op()
+
+    metadata = {"lance/tables": [ref.name for ref in refs]}
+    return build_job_beside_resources(
+        graph, {}, name=name, description=description, tags=dict(tags or {}), metadata=metadata
+    )
