@@ -30,13 +30,13 @@ from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Session
+from lance_core.verbs.context.uncommitted_files import delete_uncommitted_files
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
 from lance_core.verbs.expressions.arrow import matching
 from lance_core.verbs.files.fragment_writer import FileOptions, FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices, describe_replaced_rows
-from lance_core.verbs.files.uncommitted import delete_uncommitted_files
 from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
 from lance_core.verbs.inspect.tables import list_tables
 from lance_core.verbs.pylance_types.fragments import DataFile, DeletionFile, FragmentMetadata

@@ -27,7 +27,7 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.manifest.version_header import VersionHeader
+from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.scan.read_fragment import counted_fragments
 

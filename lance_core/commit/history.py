@@ -30,8 +30,7 @@ from lance_core.commit.versions import (
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectStore, replace_durably
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.manifest.version_header import VersionHeader
-from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
+from lance_core.table.manifest.version_summary import FragmentCounter, VersionHeader, VersionSummary
 from lance_core.table.operations import Clone, Delete
 from lance_core.table.paths import TRANSACTIONS_PREFIX
 from lance_core.table.transaction import Transaction

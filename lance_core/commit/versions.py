@@ -32,7 +32,7 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectMeta, ObjectStore, open_store, uris_above
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
-from lance_core.table.manifest.version_header import VersionHeader
+from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.paths import (
     DATA_PREFIX,
     FOLDERS,

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from lance_core.schema.lance_schema import LanceSchema
+from lance_core.store import has_object
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.statistics import LanceStats
-from lance_core.verbs.inspect.tables import is_deregistered
+from lance_core.verbs.inspect.tables import DEREGISTERED
 from lance_core.verbs.inspect.tracked_files import all_files, tracked_files
 from lance_core.verbs.inspect.validation import validate
 
@@ -30,7 +31,7 @@ class InspectionVerbs(Handle):
             >>> lance.write_dataset({"id": [1]}, "t.lance").is_deregistered
             False
         """
-        return is_deregistered(self.source.store)
+        return has_object(self.source.store, DEREGISTERED)
 
     @property
     def stats(self) -> LanceStats:

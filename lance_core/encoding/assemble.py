@@ -195,7 +195,11 @@ def _assemble_leaf(field: Field, decoded: DecodedRows, num_slots: int, validity:
     _check_length(values.num_values, num_slots)
     bitmap = _bitmap(validity)
     if pa.types.is_dictionary(kind):
-        return _assemble_dictionary(kind, values, decoded.items, bitmap)
+        if not decoded.items:
+            return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
+        dictionary = _assemble_items(decoded.items, kind.value_type)
+        indices = _indices(values, len(dictionary), bitmap).cast(kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, dictionary)
     if not decoded.items:
         return block_to_array(values, kind, bitmap)
     if is_packed(field):
@@ -225,13 +229,3 @@ def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.
     if highest is not None and highest >= num_items:
         raise CorruptFileError(f"index {highest} into a dictionary of {num_items} items")
     return indices
-
-
-def _assemble_dictionary(
-    kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None
-) -> pa.Array:
-    if not items:
-        return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
-    dictionary = _assemble_items(items, kind.value_type)
-    indices = _indices(values, len(dictionary), bitmap).cast(kind.index_type)
-    return pa.DictionaryArray.from_arrays(indices, dictionary)

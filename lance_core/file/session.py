@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods, reject
-from lance_core.errors import InvalidInputError, ObjectNotFoundError
+from lance_core.errors import InvalidInputError
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
-from lance_core.store import canonical_uri, join_uri, open_store
+from lance_core.store import canonical_uri, has_object, join_uri, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,7 @@ class LanceFileSession:
 
     def contains(self, path: str) -> bool:
         """Whether a file exists."""
-        try:
-            self._store.head(path)
-        except ObjectNotFoundError:
-            return False
-        return True
+        return has_object(self._store, path)
 
     def list(self, path: str | None = None) -> list[str]:
         """Files below a folder, at any depth; None lists all."""

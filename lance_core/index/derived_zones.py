@@ -8,7 +8,7 @@ a zone with nulls is divided, the rows have to be read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -99,16 +99,8 @@ def _join_moves(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> Z
     chosen = np.array([zone for zone, *_ in rows], np.int64)
     numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
     is_null = zones.nulls[chosen] == zones.lengths[chosen]
-    return ZoneMap(
-        lows=zones.lows.take(pa.array(chosen)),
-        highs=zones.highs.take(pa.array(chosen)),
-        nulls=np.where(is_null, numbers[2], zones.nulls[chosen]),
-        nans=zones.nans[chosen],
-        fragment_ids=numbers[0],
-        starts=numbers[1],
-        lengths=numbers[2],
-        rows_per_zone=zones.rows_per_zone,
-    )
+    nulls = np.where(is_null, numbers[2], zones.nulls[chosen])
+    return replace(zones.take(chosen), nulls=nulls, fragment_ids=numbers[0], starts=numbers[1], lengths=numbers[2])
 
 
 def _merge_moves(

@@ -31,7 +31,7 @@ definition levels of the leaves below them:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -451,3 +451,13 @@ def items_per_row(path: Sequence[Field]) -> int:
 def list_size(field: Field) -> int:
     """Items per list of a fixed size list."""
     return int(field.logical_type.rsplit(":", 1)[-1])
+
+
+def map_fields(schema: Schema, change: Callable[[Field], Field]) -> Schema:
+    """The schema with every field changed, children before their parents."""
+
+    def changed(field: Field) -> Field:
+        children = tuple(changed(child) for child in field.children)
+        return change(field if children == field.children else replace(field, children=children))
+
+    return replace(schema, fields=tuple(changed(field) for field in schema.fields))

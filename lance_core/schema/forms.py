@@ -50,6 +50,7 @@ from lance_core.schema.field import (
     Schema,
     check_primary_key,
     clustering_key_mark,
+    map_fields,
     primary_key_mark,
 )
 from lance_core.schema.relabel import relabel
@@ -525,12 +526,9 @@ def schema_from_bytes(data: bytes) -> Schema:
     for key in [key for key in metadata if key.startswith(_VALUES)]:
         values[int(key.removeprefix(_VALUES))] = pa.ipc.open_stream(metadata.pop(key)).read_next_batch().column(0)
     schema = schema_from_protobuf(message.fields, metadata)
-    return replace(schema, fields=tuple(_add_values(field, values) for field in schema.fields)) if values else schema
-
-
-def _add_values(field: Field, values: Mapping[int, pa.Array]) -> Field:
-    children = tuple(_add_values(child, values) for child in field.children)
-    return replace(field, children=children, dictionary_values=values.get(field.id))
+    return (
+        map_fields(schema, lambda field: replace(field, dictionary_values=values.get(field.id))) if values else schema
+    )
 
 
 def _array_to_bytes(array: pa.Array) -> bytes:

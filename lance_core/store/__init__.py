@@ -11,6 +11,7 @@ from lance_core.store.base import (
     Upload,
     bytes_read_counter,
     escaped_path,
+    has_object,
     iops_counter,
     remove_leftovers,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "delete_durably",
     "escaped_path",
     "find_manifest_table",
+    "has_object",
     "iops_counter",
     "join_uri",
     "make_durable",

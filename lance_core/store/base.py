@@ -31,7 +31,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, StoreError
+from lance_core.errors import InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.store.options import StorageOptions
 
 _lock = threading.Lock()
@@ -455,6 +455,15 @@ def delete_each(delete: Callable[[str], None], keys: Sequence[str]) -> dict[str,
         except StoreError as error:
             errors[key] = error
     return errors
+
+
+def has_object(store: ObjectStore, key: str) -> bool:
+    """Whether a store has an object."""
+    try:
+        store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def remove_leftovers(store: ObjectStore, keys: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Final, ParamSpec
 
 from lance_core.errors import ObjectNotFoundError
-from lance_core.store.base import ObjectStore, ReadableBuffer
+from lance_core.store.base import ObjectStore, ReadableBuffer, has_object
 from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool, ThreadPool
@@ -53,13 +53,13 @@ def check_present(store: ObjectStore, keys: Iterable[str]) -> None:
     """
     keys = list(keys)
     if not store.put_is_a_request:
-        missing = [key for key in keys if not _is_there(store, key)]
+        missing = [key for key in keys if not has_object(store, key)]
     else:
         doubtful = [key for key in keys if not _is_recent(key)]
         if not doubtful:
             return
         with ThreadPool(min(_HEADS_AT_A_TIME, len(doubtful))) as pool:
-            presence = list(pool.map(lambda key: _is_there(store, key), doubtful))
+            presence = list(pool.map(lambda key: has_object(store, key), doubtful))
         missing = [key for key, is_there in zip(doubtful, presence, strict=True) if not is_there]
     if missing:
         raise ObjectNotFoundError(
@@ -74,14 +74,6 @@ def _is_recent(key: str) -> bool:
     with _lock:
         began = _begun.get(key)
     return began is not None and time.monotonic() - began < RECENT_S
-
-
-def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFoundError:
-        return False
-    return True
 
 
 _Arguments = ParamSpec("_Arguments")

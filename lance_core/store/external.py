@@ -31,7 +31,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
@@ -39,15 +39,13 @@ from lance_core.store.base import (
     BytesLike,
     ObjectMeta,
     ObjectStore,
-    ObjectWriter,
     ReadableBuffer,
-    Upload,
     bytes_view,
     delete_each,
+    has_object,
     remove_leftovers,
 )
 from lance_core.store.local import LocalStore
-from lance_core.store.options import StorageOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -107,30 +105,15 @@ class ExternallyCommittedStore:
         self._root = root if root is not None else store.root
         self._newest = 0  # the highest version when the table was last read
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for by pickle, before the inner store is set
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
     @property
     def root(self) -> str:
         """The URI of the root, with the query that selects the table."""
         return self._root
-
-    @property
-    def data_root(self) -> str:
-        """The URI of the root of the objects."""
-        return self._store.data_root
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the objects are files of this machine."""
-        return self._store.is_local
-
-    @property
-    def put_is_a_request(self) -> bool:
-        """Whether each call is a request to a server."""
-        return self._store.put_is_a_request
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that the store was opened with."""
-        return self._store.options
 
     @property
     def objects(self) -> ObjectStore:
@@ -175,10 +158,6 @@ class ExternallyCommittedStore:
         self._finish_commit_of_manifest(key)
         return self._store.head(key)
 
-    def put(self, key: str, data: ReadableBuffer) -> str | None:
-        """Write an object, replacing one that exists."""
-        return self._store.put(key, data)
-
     def prepare_commits(self) -> None:
         """Do nothing: the table provides the condition."""
 
@@ -197,7 +176,7 @@ class ExternallyCommittedStore:
         latest = self._table.latest()
         if latest is not None and latest[0] != version - 1:
             self._reject_dropped_dataset(*latest)
-        if (latest is not None and latest[0] >= version) or self._exists(key):
+        if (latest is not None and latest[0] >= version) or has_object(self._store, key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         if self._store.is_local:
             self._store.put_if_absent(staging, data, durable=durable)  # before its row, which may be durable at once
@@ -218,10 +197,6 @@ class ExternallyCommittedStore:
             _logger.debug("the next reader finishes the commit of version %d of %s: %s", version, self._root, error)
         return e_tag
 
-    def open_writer(self, key: str, *, durable: bool = True) -> ObjectWriter:
-        """Start an object that is written piece by piece."""
-        return self._store.open_writer(key, durable=durable)
-
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, the latest version's manifest among them."""
         if prefix.startswith(_VERSIONS) or _VERSIONS.startswith(prefix):
@@ -230,54 +205,21 @@ class ExternallyCommittedStore:
                 self._finish_commit(*latest)
         return self._store.list(prefix, start_after=start_after, limit=limit)
 
-    def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield the objects with this prefix that may be deleted."""
-        return self._store.list_owned(prefix)
-
-    def remove_empty_folders(self, folder: str) -> None:
-        """Remove folders that hold no file; the table is left as it is."""
-        self._store.remove_empty_folders(folder)
-
-    def remove_link(self, folder: str) -> bool:
-        """Remove a folder's name if it is a symbolic link; the table is left as it is."""
-        return self._store.remove_link(folder)
-
     def delete(self, key: str) -> None:
         """Remove an object. If it is a manifest, its row is removed as well, unless it is the highest row."""
         self._remove_row(key)
         self._store.delete(key)
-
-    @property
-    def keys_per_delete(self) -> int:
-        """The most keys that one request removes."""
-        return self._store.keys_per_delete
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
         """Remove objects, after the rows of manifests; returns the errors by key."""
         errors = delete_each(self._remove_row, keys)
         return errors | self._store.delete_many([key for key in keys if key not in errors])
 
-    def unfinished_uploads(self) -> Sequence[Upload]:
-        """The uploads in parts that were neither completed nor aborted."""
-        return self._store.unfinished_uploads()
-
-    def abort_upload(self, upload: Upload) -> None:
-        """Drop the parts of an upload."""
-        self._store.abort_upload(upload)
-
-    def keeps_removed_objects(self) -> bool:
-        """Whether the storage still has objects that were removed or replaced."""
-        return self._store.keeps_removed_objects()
-
     def _remove_row(self, key: str) -> None:
         """Remove the row of a manifest, unless it is the highest row; other objects have no row."""
         version = _version_of(key)
         if version is not None and self._has_version_since(version + 1):
             self._table.remove(version)
-
-    def copy(self, source_key: str, target_key: str) -> None:
-        """Copy an object."""
-        self._store.copy(source_key, target_key)
 
     def _has_version_since(self, version: int) -> bool:
         """Whether this version or a higher one was committed."""
@@ -289,7 +231,8 @@ class ExternallyCommittedStore:
     def _reject_dropped_dataset(self, version: int, recorded_key: str) -> None:
         """Reject the commit if the highest row is all that is left of a dataset."""
         # A commit that is being finished keeps the staging object until the final one exists.
-        if not (self._exists(recorded_key) or self._exists(_final_key(recorded_key)) or self._has_manifests()):
+        keys = (recorded_key, _final_key(recorded_key))
+        if not (any(has_object(self._store, key) for key in keys) or self._has_manifests()):
             raise DatasetExistsError(
                 f"{self._root}: versions up to {version} were committed here, and their manifests were deleted: "
                 f"LanceDataset.drop removes the rest of that dataset"
@@ -313,7 +256,7 @@ class ExternallyCommittedStore:
         try:
             self._store.copy(current, final)
         except ObjectNotFoundError:
-            if not self._exists(final):
+            if not has_object(self._store, final):
                 if self._has_manifests():
                     raise ObjectNotFoundError(
                         f"{self._root}: version {version} was committed, but its manifest {current} is missing; older "
@@ -329,13 +272,6 @@ class ExternallyCommittedStore:
         if isinstance(self._store, LocalStore):
             self._store.sync(key)
             self._store.sync_folders([key])
-
-    def _exists(self, key: str) -> bool:
-        try:
-            self._store.head(key)
-        except ObjectNotFoundError:
-            return False
-        return True
 
 
 class SqliteTable:

@@ -1,14 +1,33 @@
-"""Fragments: sets of rows of a dataset, each with a few files of different columns of the same rows."""
+"""Fragments: sets of rows of a dataset, each with a few files of different columns of the same rows.
+
+A record of the wire is a dataclass that is written as a protobuf message, field by field. A field of a record has the
+name of the message's field, unless the record renames it:
+
+    record      message
+    None        absent
+    tuple       repeated
+    mapping     map
+    UUID        UUID
+    Schema      schema and schema_metadata
+    record      the record's message
+
+Fields that the message does not have are not written; a field that is absent from a message has its default.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, ClassVar, Final, Self
 
-from lance_core._proto import table_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from lance_core._proto import file_pb2, table_pb2, transaction_pb2
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.schema import Schema
+from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.field import column_fields
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.paths import data_key
@@ -18,8 +37,98 @@ TOMBSTONE = -2
 _ID_BITS: Final = 32
 
 
+_records: dict[str, type[WireRecord]] = {}
+"""The record of each message."""
+
+
+class WireRecord:
+    """A dataclass that is written as a protobuf message.
+
+    Attributes:
+        message: The message's class.
+        renamed: Names of the message's fields by those of the record, where they differ.
+    """
+
+    __slots__ = ()
+    message: ClassVar[type[Message]]
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        _records[cls.message.DESCRIPTOR.full_name] = cls
+
+    def to_protobuf(self) -> Any:
+        """Return the message of the wire."""
+        values: dict[str, Any] = {}
+        record_class: Any = type(self)
+        for name, field in _wire_fields(record_class).items():
+            match getattr(self, name):
+                case Schema() as schema:
+                    values[field.name] = schema_to_protobuf(schema)
+                    if "schema_metadata" in self.message.DESCRIPTOR.fields_by_name:
+                        values["schema_metadata"] = dict(schema.metadata)
+                case tuple() as items:
+                    values[field.name] = [_to_wire(item) for item in items]
+                case Mapping() as items:
+                    values[field.name] = {key: _to_wire(item) for key, item in items.items()}
+                case value:
+                    values[field.name] = _to_wire(value)
+        return self.message(**values)
+
+    @classmethod
+    def from_protobuf(cls, message: Any) -> Self:
+        """Build the record from its protobuf message."""
+        return cls(**wire_values(cls, message))
+
+
+def wire_values(record_class: Any, message: Any) -> dict[str, Any]:
+    """The values of a record's fields that a message has."""
+    values: dict[str, Any] = {}
+    for name, field in _wire_fields(record_class).items():
+        value, kind = getattr(message, field.name), field.message_type
+        if kind is not None and kind.full_name == file_pb2.Field.DESCRIPTOR.full_name:
+            values[name] = schema_from_protobuf(value, getattr(message, "schema_metadata", {}))
+        elif kind is not None and kind.GetOptions().map_entry:
+            kind = kind.fields_by_name["value"].message_type
+            values[name] = {key: _from_wire(kind, item) for key, item in value.items()}
+        elif field.is_repeated:
+            values[name] = tuple(_from_wire(kind, item) for item in value)
+        elif not field.has_presence or message.HasField(field.name):
+            values[name] = _from_wire(kind, value)
+    return values
+
+
+@cache
+def _wire_fields(record_class: Any) -> dict[str, FieldDescriptor]:
+    """The message's field for each field of a record that is written."""
+    on_wire = record_class.message.DESCRIPTOR.fields_by_name
+    names = {field.name: record_class.renamed.get(field.name, field.name) for field in fields(record_class)}
+    return {name: on_wire[wire_name] for name, wire_name in names.items() if wire_name in on_wire}
+
+
+def _to_wire(value: Any) -> Any:
+    match value:
+        case WireRecord():
+            return value.to_protobuf()
+        case uuid.UUID():
+            return table_pb2.UUID(uuid=value.bytes)
+        case tuple():
+            return transaction_pb2.Transaction.UInt32List(values=value)
+    return value
+
+
+def _from_wire(kind: Descriptor | None, value: Any) -> Any:
+    if kind is None:
+        return value
+    match kind.name:
+        case "UUID":
+            return uuid.UUID(bytes=value.uuid)
+        case "UInt32List":
+            return tuple(value.values)
+    return _records[kind.full_name].from_protobuf(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BasePath:
+class BasePath(WireRecord):
     """A folder outside the dataset's root that may hold files of the dataset.
 
     Attributes:
@@ -34,19 +143,7 @@ class BasePath:
     name: str | None = None
     is_dataset_root: bool = False
 
-    def to_protobuf(self) -> table_pb2.BasePath:
-        """Return the message of the wire."""
-        return table_pb2.BasePath(id=self.id, name=self.name, is_dataset_root=self.is_dataset_root, path=self.path)
-
-    @classmethod
-    def from_protobuf(cls, message: table_pb2.BasePath) -> BasePath:
-        """Build the record from its protobuf message."""
-        return cls(
-            id=message.id,
-            path=message.path,
-            name=message.name if message.HasField("name") else None,
-            is_dataset_root=message.is_dataset_root,
-        )
+    message = table_pb2.BasePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +250,7 @@ def fields_with_columns(schema: Schema) -> dict[int, bool]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
+class Fragment(WireRecord):
     """One fragment.
 
     Attributes:
@@ -173,6 +270,8 @@ class Fragment:
     row_ids: bytes | None = None
     last_updated_at_versions: bytes | None = None
     created_at_versions: bytes | None = None
+
+    message = table_pb2.DataFragment
 
     @property
     def num_deleted_rows(self) -> int:

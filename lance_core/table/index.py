@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment import TOMBSTONE, Fragment, WireRecord
 from lance_core.table.fragment_list import FragmentList
 
 _LAST_MS = 250_000_000_000_000  # the year 9892
@@ -26,7 +26,7 @@ MEM_WAL_INDEX = "__lance_mem_wal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexFile:
+class IndexFile(WireRecord):
     """A file of an index.
 
     Attributes:
@@ -37,18 +37,11 @@ class IndexFile:
     path: str
     size_bytes: int
 
-    def to_protobuf(self) -> table_pb2.IndexFile:
-        """Return the message of the wire."""
-        return table_pb2.IndexFile(path=self.path, size_bytes=self.size_bytes)
-
-    @classmethod
-    def from_protobuf(cls, message: table_pb2.IndexFile) -> IndexFile:
-        """Build the record from its protobuf message."""
-        return cls(path=message.path, size_bytes=message.size_bytes)
+    message = table_pb2.IndexFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexMetadata:
+class IndexMetadata(WireRecord):
     """One segment of an index.
 
     Attributes:
@@ -78,6 +71,8 @@ class IndexMetadata:
     base_id: int | None = None
     files: tuple[IndexFile, ...] = ()
     covering_fields: tuple[int, ...] = ()
+
+    message = table_pb2.IndexMetadata
 
     @property
     def is_system(self) -> bool:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, SchemaError, UnsupportedError
@@ -21,6 +20,7 @@ from lance_core.table.field_ids import check_field_ids
 from lance_core.table.fragment import data_file_version, data_files, fields_with_columns
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
+from lance_core.table.partial_message import partial_message
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
@@ -33,6 +33,12 @@ PROMOTION_KEY = "lance.promotion"
 
 REVERTS_KEY = "lance.takes_back"
 """Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
+
+
+_TransactionWithoutOperation = partial_message(
+    transaction_pb2.Transaction.DESCRIPTOR,
+    dict.fromkeys(("read_version", "uuid", "tag", "transaction_properties")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,33 +167,10 @@ def _read_envelope(data: bytes) -> transaction_pb2.Transaction:
     """
     try:
         message = _TransactionWithoutOperation.FromString(data)
+        message.DiscardUnknownFields()
+        return transaction_pb2.Transaction.FromString(message.SerializeToString())
     except DecodeError as error:
         raise CorruptFileError("not a transaction") from error
-    message.DiscardUnknownFields()
-    return transaction_pb2.Transaction.FromString(message.SerializeToString())
-
-
-def _build_envelope_class() -> type[Message]:
-    """Create a message class that is a Transaction without operations."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="lance_core/transaction_envelope.proto", package="lance_core", syntax="proto3"
-    )
-    envelope = file.message_type.add()
-    transaction_pb2.Transaction.DESCRIPTOR.CopyToProto(envelope)
-    plain = [field for field in envelope.field if not field.HasField("oneof_index")]
-    entry = next(kind for kind in envelope.nested_type if kind.options.map_entry)
-    for name, descriptors in (("field", plain), ("nested_type", [entry]), ("oneof_decl", []), ("enum_type", [])):
-        envelope.ClearField(name)  # type: ignore[arg-type]
-        getattr(envelope, name).extend(descriptors)
-    for field_descriptor in envelope.field:
-        if field_descriptor.type_name:
-            field_descriptor.type_name = f".lance_core.{envelope.name}.{entry.name}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"lance_core.{envelope.name}"))
-
-
-_TransactionWithoutOperation = _build_envelope_class()
 
 
 def _read_operation(message: transaction_pb2.Transaction) -> Operation:

@@ -14,6 +14,7 @@ the description. A page of nulls without buffers has no nesting. In 2.1 all cons
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -122,7 +123,8 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
             repetition=_decode_levels(layout, "rep", as_bytes(answers[-2])),
             definition=_decode_levels(layout, "def", as_bytes(answers[-1])),
         )
-        levels = _count_levels(levels, page.num_rows)
+        sizes = [array.size for array in (levels.repetition, levels.definition) if array is not None]
+        levels = replace(levels, num_levels=sizes[0] if sizes else page.num_rows)
         covered = RowRuns.of_range(0, page.num_rows)
     else:
         definition = None if items is not None else np.ones(rows.count, np.uint16)
@@ -134,16 +136,6 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     count = levels.num_levels if slots is None else int(np.count_nonzero(slots))
     indices = FixedWidthBlock(data=np.zeros(count * 4, np.uint8), bits_per_value=32, num_values=count)
     return DecodedRows(covered=covered, levels=levels, values=indices, items=(items,))
-
-
-def _count_levels(levels: Levels, num_rows: int) -> Levels:
-    sizes = [array.size for array in (levels.repetition, levels.definition) if array is not None]
-    return Levels(
-        layers=levels.layers,
-        num_levels=sizes[0] if sizes else num_rows,
-        repetition=levels.repetition,
-        definition=levels.definition,
-    )
 
 
 def _decode_levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -323,7 +323,4 @@ def _cover_lists(levels: Levels, num_levels: Counts, chunk_numbers: Counts, inde
     first_row = index.ended_before[runs.starts]
     count = before[last_level] - before[first_level]
     covered = RowRuns(starts=first_row, ends=first_row + count)
-    patched = Levels(
-        layers=levels.layers, num_levels=levels.num_levels, repetition=repetition, definition=levels.definition
-    )
-    return patched, covered
+    return replace(levels, repetition=repetition), covered

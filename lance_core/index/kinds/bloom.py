@@ -20,7 +20,7 @@ Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -148,34 +148,6 @@ class BloomFilter(Zones):
     def parameters(self) -> dict[str, int | float]:
         """Its build parameters."""
         return {"number_of_items": self.items, "probability": self.probability}
-
-    @classmethod
-    def concat(cls, parts: Sequence[BloomFilter], items: int, probability: float) -> BloomFilter:
-        """The filters of several segments, at least one."""
-        return cls(
-            fragment_ids=np.concatenate([part.fragment_ids for part in parts]),
-            starts=np.concatenate([part.starts for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
-            kind=parts[0].kind,
-            nulls=np.concatenate([part.nulls for part in parts]),
-            filters=pa.concat_arrays([part.filters for part in parts]),
-            items=items,
-            probability=probability,
-        )
-
-    def of_fragments(self, view: View, chosen: Bools) -> BloomFilter:
-        """The filters of some fragments."""
-        in_fragments = self.lie_in(view, chosen)
-        return BloomFilter(
-            fragment_ids=self.fragment_ids[in_fragments],
-            starts=self.starts[in_fragments],
-            lengths=self.lengths[in_fragments],
-            kind=self.kind,
-            nulls=self.nulls[in_fragments],
-            filters=self.filters.filter(pa.array(in_fragments)),
-            items=self.items,
-            probability=self.probability,
-        )
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true; a filter has no answer about rows for which it is false."""

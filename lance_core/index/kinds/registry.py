@@ -235,7 +235,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=is_ordered,
         read=_read_zone_map,
         build=lambda kind, parameters, _: zonemap.ZoneBuilder(kind, parameters["rows_per_zone"]),
-        merge=lambda maps, parameters: zonemap.ZoneMap.concat(maps, parameters["rows_per_zone"]),
+        merge=lambda maps, parameters: zonemap.ZoneMap.concat(maps, **parameters),
         write=_write_zone_map,
     ),
     "Bitmap": Kind(
@@ -279,7 +279,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         read=_read_bloom,
         build=lambda kind, sizes, _: bloom.BloomBuilder(kind, sizes["number_of_items"], sizes["probability"]),
         merge=lambda contents, sizes: bloom.BloomFilter.concat(
-            contents, sizes["number_of_items"], sizes["probability"]
+            contents, items=sizes["number_of_items"], probability=sizes["probability"]
         ),
         write=_write_bloom,
     ),

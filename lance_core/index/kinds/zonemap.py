@@ -18,7 +18,7 @@ A row can match if one of its zones can, or if it has no zone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -128,41 +128,9 @@ class ZoneMap(Zones):
         columns = [pa.array(values, field.type) for values, field in zip(counts, list(schema)[2:], strict=True)]
         return pa.Table.from_arrays([self.lows, self.highs, *columns], schema=schema)
 
-    @classmethod
-    def concat(cls, maps: Sequence[ZoneMap], rows_per_zone: int) -> ZoneMap:
-        """The zones of several zone maps, at least one, of one type."""
-        return cls(
-            lows=pa.concat_arrays([part.lows for part in maps]),
-            highs=pa.concat_arrays([part.highs for part in maps]),
-            nulls=np.concatenate([part.nulls for part in maps]),
-            nans=np.concatenate([part.nans for part in maps]),
-            fragment_ids=np.concatenate([part.fragment_ids for part in maps]),
-            starts=np.concatenate([part.starts for part in maps]),
-            lengths=np.concatenate([part.lengths for part in maps]),
-            rows_per_zone=rows_per_zone,
-        )
-
-    def select_zones(self, zones: Bools) -> ZoneMap:
-        """Some of the zones."""
-        chosen = pa.array(zones)
-        return ZoneMap(
-            lows=self.lows.filter(chosen),
-            highs=self.highs.filter(chosen),
-            nulls=self.nulls[zones],
-            nans=self.nans[zones],
-            fragment_ids=self.fragment_ids[zones],
-            starts=self.starts[zones],
-            lengths=self.lengths[zones],
-            rows_per_zone=self.rows_per_zone,
-        )
-
     def parameters(self) -> dict[str, int]:
         """Its build parameters."""
         return {"rows_per_zone": self.rows_per_zone}
-
-    def of_fragments(self, view: View, chosen: Bools) -> ZoneMap:
-        """The zones of some fragments."""
-        return self.select_zones(self.lie_in(view, chosen))
 
     def answer(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false.

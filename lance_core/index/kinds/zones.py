@@ -7,9 +7,9 @@ kept. A row can match if one of its zones can, or if it has no zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +44,38 @@ class Zones:
         """The fragments that have zones."""
         return BitMap(np.unique(self.fragment_ids).tolist())
 
-    def lie_in(self, view: View, chosen: Bools) -> Bools:
-        """For each zone, whether it is part of one of some fragments."""
-        return _is_chosen(view.places(self.fragment_ids), chosen)
+    @classmethod
+    def concat(cls, parts: Sequence[Self], **parameters: float) -> Self:
+        """The zones of several segments, at least one, of one type.
+
+        Args:
+            parts: The segments.
+            parameters: The build parameters of the result.
+        """
+        columns = [part._columns() for part in parts]  # noqa: SLF001 - same class
+        joined: dict[str, Any] = {
+            name: np.concatenate(pieces) if isinstance(pieces[0], np.ndarray) else pa.concat_arrays(pieces)
+            for name in columns[0]
+            if (pieces := [column[name] for column in columns])
+        }
+        return replace(parts[0], **joined | parameters)
+
+    def take(self, zones: Ints) -> Self:
+        """Some of the zones, by their numbers."""
+        chosen = {
+            name: column[zones] if isinstance(column, np.ndarray) else column.take(pa.array(zones))
+            for name, column in self._columns().items()
+        }
+        return replace(self, **chosen)
+
+    def of_fragments(self, view: View, chosen: Bools) -> Self:
+        """The zones of some fragments."""
+        return self.take(np.flatnonzero(_is_chosen(view.places(self.fragment_ids), chosen)))
+
+    def _columns(self) -> dict[str, Any]:
+        """The arrays of the record, which have one value for each zone."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray | pa.Array)}
 
     def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
         """The zones of some fragments, in order.

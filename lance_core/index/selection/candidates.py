@@ -4,11 +4,20 @@
 
 An index only saves work: rows that no trusted segment covers are candidates, and the reader of the rows applies the
 filter.
+
+Also finds rows that certainly match a filter by indices alone, so that a count reads few rows: such an answer may have
+too few rows, never too many. A BITMAP is certain of the rows under a value, if no row of its
+segment is under two values; a ZONEMAP of fragments each of whose zones holds one value, without nulls. Only fragments
+that a single segment covers count.
+
+Zone maps also show which fragments hold a single value in a column: a condition is true for all their rows or for none.
+A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with
+the same value, no null and no NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
@@ -19,6 +28,8 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import LanceError
+from lance_core.index.kinds.bitmap import BitmapIndex
+from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import (
     All,
     AnyOf,
@@ -262,22 +273,166 @@ class IndexAnswers:
 
 def _find_possible(condition: Condition, truth: bool, answers: IndexAnswers) -> Candidates:
     """The rows for which a condition can be true, or false."""
-    if isinstance(condition, Not):
-        return _find_possible(condition.part, not truth, answers)
-    if isinstance(condition, All | AnyOf):
-        parts = (_find_possible(part, truth, answers) for part in condition.parts)
-        if isinstance(condition, All) == truth:
-            return reduce(Candidates.__and__, parts)
-        return reduce(Candidates.__or__, parts)
-    if isinstance(condition, CaseWhen):
-        then, otherwise = (
-            _find_possible(condition.test, chosen, answers) & _find_possible(part, truth, answers)
-            for chosen, part in ((True, condition.then), (False, condition.otherwise))
-        )
-        return then | otherwise
-    if isinstance(condition, Constant):
-        return Candidates.every(answers.view) if condition.value is truth else Candidates.no(answers.view)
-    if isinstance(condition, UnknownCondition):
-        answers.record_missing_index()
-        return Candidates.every(answers.view)
-    return answers.answer(condition, truth)
+
+    def find(part: Test | UnknownCondition, truth: bool) -> Candidates:
+        if isinstance(part, UnknownCondition):
+            answers.record_missing_index()
+            return Candidates.every(answers.view)
+        return answers.answer(part, truth)
+
+    return combine(condition, truth, answers, find)
+
+
+def combine(
+    condition: Condition,
+    truth: bool,
+    answers: IndexAnswers,
+    find: Callable[[Test | UnknownCondition, bool], Candidates],
+) -> Candidates:
+    """The rows for which a condition is true, or false, from the rows for which its parts are.
+
+    Args:
+        condition: The condition.
+        truth: The result of the condition.
+        answers: The indices.
+        find: (test, its result) -> the rows.
+    """
+    match condition:
+        case Not():
+            return combine(condition.part, not truth, answers, find)
+        case All() | AnyOf():
+            parts = (combine(part, truth, answers, find) for part in condition.parts)
+            return reduce(Candidates.__and__ if isinstance(condition, All) == truth else Candidates.__or__, parts)
+        case CaseWhen():
+            then, otherwise = (
+                combine(condition.test, chosen, answers, find) & combine(part, truth, answers, find)
+                for chosen, part in ((True, condition.then), (False, condition.otherwise))
+            )
+            return then | otherwise
+        case Constant():
+            return Candidates.every(answers.view) if condition.value is truth else Candidates.no(answers.view)
+    return find(condition, truth)
+
+
+def find_certain_matches(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
+    """The rows for which a filter is certainly true, deleted rows included; None if no index is on its columns.
+
+    Args:
+        expression: The filter.
+        manifest: The version.
+        reader: Reads its indices.
+    """
+    question = ask(expression, manifest, reader)
+    if question is None:
+        return None
+    condition, answers = question
+    return combine(condition, True, answers, lambda test, truth: _find_certain(test, truth, answers))
+
+
+def _find_certain(test: Test | UnknownCondition, truth: bool, answers: IndexAnswers) -> Candidates:
+    """The rows for which a test is certainly true, or false."""
+    result = Candidates.no(answers.view)
+    if isinstance(test, UnknownCondition):
+        return result
+    node = field_at(answers.manifest.schema, test.path)
+    if node is not None and len(test.path) == 1:
+        for segments in answers.indices(test):
+            result = result | _ask_index(segments, node, test, truth, answers)
+    return result
+
+
+def _ask_index(segments: list[Segment], node: Field, test: Test, truth: bool, answers: IndexAnswers) -> Candidates:
+    """The certain rows according to the segments of an index, in fragments that a single segment covers."""
+    result = Candidates.no(answers.view)
+    if segments[0].index.kind not in ("Bitmap", "ZoneMap"):
+        return result
+    covered = [answers.view.covered(segment.covered) for segment in segments]
+    vouched = np.sum(covered, axis=0)
+    for segment, covers in zip(segments, covered, strict=True):
+        alone = covers & (vouched == 1)
+        content = answers.reader.try_read(segment.index, arrow_type_of(node)) if alone.any() else None
+        if not isinstance(content, BitmapIndex | ZoneMap):
+            continue
+        try:
+            certain_rows = content.certain(test, truth, answers.view, alone)
+        except (LanceError, pa.ArrowException) as error:
+            if isinstance(error, LanceError):
+                answers.reader.cache.warn(segment.index, str(error))
+            continue
+        result = result if certain_rows is None else result | certain_rows
+    return result
+
+
+def find_constant_columns(
+    manifest: Manifest, columns: Sequence[str], reader: IndexReader
+) -> tuple[Bools, pa.Table] | None:
+    """The fragments that hold one value in each of some columns.
+
+    Args:
+        manifest: The version.
+        columns: Names of columns, at least one.
+        reader: Reads its indices.
+
+    Returns:
+        For each fragment whether it has single values, and these values, one row per fragment; None if no fragment has
+        them.
+    """
+    fields = {field.name: field for field in manifest.schema.fields}
+    nodes = [fields.get(name) for name in columns]
+    groups = [
+        [segments for segments in find_usable_segments(manifest, node) if segments[0].index.kind == "ZoneMap"]
+        for node in nodes
+        if node is not None
+    ]
+    if len(groups) < len(nodes) or not all(groups):
+        return None
+    view = view_of(manifest)
+    is_constant = np.ones(len(view.ids), np.bool_)
+    column_values: list[pa.Array] = []
+    for node, indices in zip(nodes, groups, strict=True):
+        assert node is not None
+        has_one_value, values = _find_in_index(view, indices[0], reader, arrow_type_of(node))
+        is_constant &= has_one_value
+        column_values.append(values)
+    if not is_constant.any():
+        return None
+    places = pa.array(np.flatnonzero(is_constant))
+    return is_constant, pa.Table.from_arrays([values.take(places) for values in column_values], names=list(columns))
+
+
+def _find_in_index(
+    view: View, segments: Sequence[Segment], reader: IndexReader, kind: pa.DataType
+) -> tuple[Bools, pa.Array]:
+    """The fragments that hold one value, and the value of each."""
+    is_constant, vouched = np.zeros(len(view.ids), np.bool_), np.zeros(len(view.ids), np.int64)
+    values = pa.nulls(len(view.ids), kind)
+    if pa.types.is_floating(kind):
+        return is_constant, values
+    for segment in segments:
+        covered = view.covered(segment.covered)
+        vouched += covered
+        content = reader.try_read(segment.index, kind)
+        if not isinstance(content, ZoneMap):
+            continue
+        has_one_value, first = _find_in_zones(content, view, covered)
+        is_constant |= has_one_value
+        values = pc.if_else(pa.array(has_one_value), content.lows.take(pa.array(first)), values)
+    return is_constant & (vouched == 1), values
+
+
+def _find_in_zones(
+    zones: ZoneMap, view: View, covered: Bools
+) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The fragments that hold one value, and a zone of each."""
+    count = len(view.ids)
+    first = np.zeros(count, np.int64)
+    if not len(zones):
+        return np.zeros(count, np.bool_), first
+    where, order, is_whole = zones.layout(view, covered)
+    same = pc.fill_null(pc.equal(zones.lows, zones.highs), False).to_numpy(zero_copy_only=False)
+    same = same & (zones.nulls == 0) & (zones.nans == 0)
+    first[where] = order
+    lows = zones.lows.take(pa.array(order))
+    like_first = pc.fill_null(pc.equal(lows, zones.lows.take(pa.array(first[where]))), False)
+    differs = ~(same[order] & like_first.to_numpy(zero_copy_only=False))
+    return covered & is_whole & (np.bincount(where, weights=differs, minlength=count) == 0), first

@@ -2,7 +2,7 @@
 
     offset 0   sections, each u32 LE length and a protobuf message of that length:
                IndexSection (if there are indices), Transaction; in 0.1 datasets first of all the values of
-               dictionaries (see `table.dictionaries`)
+               dictionaries
     P          u32 LE length, then the Manifest message
     end - 16   i64 LE  P
     end - 8    u16 LE  major version 0
@@ -14,26 +14,37 @@ use field 21 for the latter). The footer's version numbers are not checked: read
 
 Fragments are the bulk of a large manifest and stay serialized, in one run between the fields of the schema and all
 others; see `table.fragment_list`. Schemas rarely change and are parsed once.
+
+The dictionaries of 0.1 datasets are repeated at the start of every manifest:
+
+    offset 0   values page of each dictionary field, one after the other, as in a 0.1 data file (see `encoding.legacy`):
+               plain values, or the bytes of the values and then i64 offsets into the file
+
+The field's `dictionary` has the position of the values, or of their offsets, and their number.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lance_core._proto import file_pb2, table_pb2
+from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values
+from lance_core.encoding.legacy.encoder import encode_page
+from lance_core.encoding.page import run_steps
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
+from lance_core.schema.field import map_fields
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.table import flags
-from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
 from lance_core.table.fragment import BasePath, data_file_version
 from lance_core.table.fragment_list import FragmentList, FragmentRun
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
@@ -471,3 +482,52 @@ def _data_storage_version(message: table_pb2.Manifest, fragments: FragmentList) 
     if len(versions) == 1:
         return versions.pop()
     return said or ("2.2" if message.writer_feature_flags & flags.V2_DATA_FILES and not versions else "0.1")
+
+
+def encode_dictionaries(schema: Schema) -> tuple[bytes, Schema]:
+    """The values pages of all dictionaries of a schema, and the schema with their positions.
+
+    The pages must be at the start of the file. Fields without values stay as they are.
+    """
+    parts: list[bytes] = []
+    position = 0
+
+    def place(field: Field) -> Field:
+        nonlocal position
+        if field.dictionary_values is None:
+            return field
+        page = encode_page(field, field.dictionary_values)
+        start = position
+        parts.append(page.data.tobytes())
+        position += page.data.nbytes
+        if page.offsets is not None:
+            parts.append((page.offsets + start).astype("<i8").tobytes())
+            start, position = position, position + page.offsets.nbytes
+        return replace(field, dictionary=(start, page.length))
+
+    placed = map_fields(schema, place)
+    return b"".join(parts), placed
+
+
+def read_dictionaries(schema: Schema, view: memoryview) -> Schema:
+    """The schema with the values of its dictionaries.
+
+    Raises:
+        CorruptFileError: The values end after the file, or do not follow the format.
+    """
+
+    def read(field: Field) -> Field:
+        if field.dictionary is None or not field.logical_type.startswith("dict:"):
+            return field
+        kind: Any = arrow_type_of(field)
+        position, count = field.dictionary
+        if position < 0 or not 0 <= count <= len(view):
+            raise CorruptFileError(
+                f"field {field.name!r} has a dictionary of {count} values at byte {position} of {len(view)}"
+            )
+        table = PageTable(pages={}, dictionaries={}, size=len(view))
+        steps = read_dictionary_values(kind.value_type, table, position, count)
+        values = run_steps(steps, lambda ranges: [np.frombuffer(view[a:b], np.uint8) for a, b in ranges])
+        return replace(field, dictionary_values=values)
+
+    return map_fields(schema, read)

@@ -1,13 +1,18 @@
-"""Reads the entry of a version for a list of versions: its number, its time, and counters over its fragments.
+"""Reads what lists of versions show of a version, and what can be read of a version with unknown features.
 
-Most fragments of a version are those of the version before. Manifests are parsed by a message that keeps fragments as
-bytes, and each distinct fragment is counted once.
+The entry of a list has the version's number, its time, and counters over its fragments. Most fragments of a version are
+those of the version before. Manifests are parsed by a message that keeps fragments as bytes, and each distinct fragment
+is counted once.
+
+If a version has an unknown feature flag, its rows cannot be read. Its time and its transaction can: no feature changes
+how they are recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -15,8 +20,9 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
-from lance_core.table.manifest.manifest import message_range, timestamp_ns_of
+from lance_core.table.manifest.manifest import message_range, timestamp_ns_of, transaction_section
 from lance_core.table.partial_message import partial_message
+from lance_core.times import since_epoch
 
 _COUNTERS: Final = (
     "total_data_file_rows",
@@ -108,3 +114,49 @@ class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
         totals["total_fragments"] = len(columns[0])
         totals["total_rows"] = totals["total_data_file_rows"] - totals["total_deletion_file_rows"]
         return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionHeader:
+    """A version without its content.
+
+    Attributes:
+        version: Its number.
+        timestamp_ns: Time of the commit, nanoseconds since the epoch.
+        transaction_file: Name of the transaction file; empty if there is none.
+        transaction_bytes: The inline transaction, serialized; None if there is none.
+    """
+
+    version: int
+    timestamp_ns: int
+    transaction_file: str = ""
+    transaction_bytes: bytes | None = field(default=None, repr=False)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the version was committed, in UTC."""
+        return since_epoch(self.timestamp_ns)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> VersionHeader:
+        """Read a manifest file, whatever its feature flags are.
+
+        Args:
+            data: The whole file.
+            key: Its key, for error messages.
+
+        Raises:
+            CorruptFileError: The bytes are not a manifest file.
+        """
+        try:
+            view = memoryview(data)
+            start, end = message_range(view)
+            message = table_pb2.Manifest.FromString(bytes(view[start:end]))
+            return cls(
+                version=message.version,
+                timestamp_ns=timestamp_ns_of(message.timestamp),
+                transaction_file=message.transaction_file,
+                transaction_bytes=transaction_section(message, view),
+            )
+        except (CorruptFileError, DecodeError) as error:
+            raise CorruptFileError(f"{key}: {error}") from error

@@ -1,20 +1,22 @@
-"""The operations of transactions, a module each, those of plain writes in `base`; a line in `OPERATIONS` adds one."""
+"""The operations of transactions, those of plain writes in `base`; a line in `OPERATIONS` adds one."""
 
 from lance_core.table.operations.base import Append, ApplyContext, Operation, Overwrite
-from lance_core.table.operations.clone import Clone
-from lance_core.table.operations.create_index import CreateIndex
 from lance_core.table.operations.data_replacement import DataReplacement
-from lance_core.table.operations.delete import Delete
+from lance_core.table.operations.manifest_changes import (
+    Clone,
+    CreateIndex,
+    Delete,
+    Project,
+    ReserveFragments,
+    Restore,
+    UnknownOperation,
+    UpdateBases,
+    UpdateMemWalState,
+)
 from lance_core.table.operations.merge import Merge
-from lance_core.table.operations.project import Project
-from lance_core.table.operations.reserve_fragments import ReserveFragments
-from lance_core.table.operations.restore import Restore
 from lance_core.table.operations.rewrite import Rewrite, RewriteGroup, RewrittenIndex
-from lance_core.table.operations.unknown import UnknownOperation
 from lance_core.table.operations.update import MAX_EXACT_KEYS, CompactedSsTable, KeyExistenceFilter, Update, UpdateMode
-from lance_core.table.operations.update_bases import UpdateBases
 from lance_core.table.operations.update_config import UpdateConfig, UpdateMap
-from lance_core.table.operations.update_mem_wal_state import UpdateMemWalState
 
 __all__ = [
     "MAX_EXACT_KEYS",

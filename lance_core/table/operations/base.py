@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol, Self
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
-from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.schema import Schema
 from lance_core.table import flags
-from lance_core.table.fragment import BasePath, Fragment, data_file_version, data_files
+from lance_core.table.fragment import BasePath, Fragment, WireRecord, data_file_version, data_files
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.idempotency import CommitProof
 from lance_core.table.index import IndexMetadata, retain_relevant
@@ -199,7 +199,7 @@ def retained_indices(manifest: Manifest) -> tuple[IndexMetadata, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Append(WireRecord):
     """Add fragments to the dataset; an empty list makes a version without change.
 
     Attributes:
@@ -210,15 +210,7 @@ class Append:
 
     name: ClassVar[str] = "Append"
     wire_name: ClassVar[str] = "append"
-
-    def to_protobuf(self) -> transaction_pb2.Transaction.Append:
-        """Return the message of the wire."""
-        return transaction_pb2.Transaction.Append(fragments=[fragment.to_protobuf() for fragment in self.fragments])
-
-    @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Append) -> Append:
-        """Build the record from its protobuf message."""
-        return cls(fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments))
+    message = transaction_pb2.Transaction.Append
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Number the new fragments and put them after the others."""
@@ -232,7 +224,7 @@ _DEFAULT_DATA_STORAGE_VERSION = "2.2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overwrite:
+class Overwrite(WireRecord):
     """Replace all fragments and the schema, or create the dataset.
 
     Attributes:
@@ -249,26 +241,8 @@ class Overwrite:
 
     name: ClassVar[str] = "Overwrite"
     wire_name: ClassVar[str] = "overwrite"
-
-    def to_protobuf(self) -> transaction_pb2.Transaction.Overwrite:
-        """Return the message of the wire."""
-        return transaction_pb2.Transaction.Overwrite(
-            fragments=[fragment.to_protobuf() for fragment in self.fragments],
-            schema=schema_to_protobuf(self.schema),
-            schema_metadata=dict(self.schema.metadata),
-            config_upsert_values=dict(self.config_upserts),
-            initial_bases=[base.to_protobuf() for base in self.initial_bases],
-        )
-
-    @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Overwrite) -> Overwrite:
-        """Build the record from its protobuf message."""
-        return cls(
-            fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),
-            schema=schema_from_protobuf(message.schema, message.schema_metadata),
-            config_upserts=dict(message.config_upsert_values),
-            initial_bases=tuple(BasePath.from_protobuf(base) for base in message.initial_bases),
-        )
+    message = transaction_pb2.Transaction.Overwrite
+    renamed: ClassVar[Mapping[str, str]] = {"config_upserts": "config_upsert_values"}
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Replace schema and fragments; ids continue, and configuration and base paths are kept."""

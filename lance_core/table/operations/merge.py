@@ -11,8 +11,8 @@ from pyroaring import BitMap
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
-from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
-from lance_core.table.fragment import Fragment
+from lance_core.schema import Schema
+from lance_core.table.fragment import Fragment, WireRecord
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import without_replaced
 from lance_core.table.manifest.manifest import Manifest
@@ -21,7 +21,7 @@ from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class Merge(WireRecord):
     """Replace the schema and the complete fragment list.
 
     Attributes:
@@ -39,24 +39,7 @@ class Merge:
 
     name: ClassVar[str] = "Merge"
     wire_name: ClassVar[str] = "merge"
-
-    def to_protobuf(self) -> transaction_pb2.Transaction.Merge:
-        """Return the message of the wire."""
-        return transaction_pb2.Transaction.Merge(
-            fragments=[fragment.to_protobuf() for fragment in self.fragments],
-            schema=schema_to_protobuf(self.schema),
-            schema_metadata=dict(self.schema.metadata),
-            preserves_nullability=self.preserves_nullability,
-        )
-
-    @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Merge) -> Merge:
-        """Build the record from its protobuf message."""
-        return cls(
-            fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),
-            schema=schema_from_protobuf(message.schema, message.schema_metadata),
-            preserves_nullability=message.preserves_nullability,
-        )
+    message = transaction_pb2.Transaction.Merge
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Set schema and fragments; all fragments must be kept. Rows that got values count as updated."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pyroaring import BitMap
 
-from lance_core._proto import table_pb2, transaction_pb2
+from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import Fragment, WireRecord, wire_values
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import (
@@ -25,7 +25,7 @@ from lance_core.table.reuse import Move, trimmed, with_moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteGroup:
+class RewriteGroup(WireRecord):
     """Some fragments, and their replacements, which hold the same rows.
 
     Attributes:
@@ -36,9 +36,11 @@ class RewriteGroup:
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
 
+    message = transaction_pb2.Transaction.Rewrite.RewriteGroup
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewrittenIndex:
+class RewrittenIndex(WireRecord):
     """An index that was rewritten because it refers to row addresses.
 
     Attributes:
@@ -57,9 +59,32 @@ class RewrittenIndex:
     index_version: int = 0
     files: tuple[IndexFile, ...] = ()
 
+    message = transaction_pb2.Transaction.Rewrite.RewrittenIndex
+    renamed: ClassVar[Mapping[str, str]] = {"index_version": "new_index_version", "files": "new_index_files"}
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Rewrite.RewrittenIndex:
+        """Return the message of the wire."""
+        message: transaction_pb2.Transaction.Rewrite.RewrittenIndex = WireRecord.to_protobuf(self)
+        if self.details_type_url:
+            message.new_index_details.type_url = self.details_type_url
+            message.new_index_details.value = self.details
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
+        """Build the record from its protobuf message.
+
+        Raises:
+            UnsupportedError: The index has no UUIDs.
+        """
+        if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
+            raise UnsupportedError("a Rewrite with a rewritten index that has no UUIDs is not supported")
+        details = message.new_index_details
+        return cls(**wire_values(cls, message), details_type_url=details.type_url, details=details.value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
+class Rewrite(WireRecord):
     """Replace groups of fragments by others with the same rows.
 
     An index that covers old fragments and is not rewritten keeps its bitmap, and does not cover the new fragments. With
@@ -78,42 +103,20 @@ class Rewrite:
 
     name: ClassVar[str] = "Rewrite"
     wire_name: ClassVar[str] = "rewrite"
+    message = transaction_pb2.Transaction.Rewrite
 
     @property
     def old_fragment_ids(self) -> frozenset[int]:
         """Ids of all fragments that are replaced."""
         return frozenset(fragment.id for group in self.groups for fragment in group.old_fragments)
 
-    def to_protobuf(self) -> transaction_pb2.Transaction.Rewrite:
-        """Return the message of the wire."""
-        message = transaction_pb2.Transaction.Rewrite()
-        for group in self.groups:
-            message.groups.add(
-                old_fragments=[fragment.to_protobuf() for fragment in group.old_fragments],
-                new_fragments=[fragment.to_protobuf() for fragment in group.new_fragments],
-            )
-        for index in self.rewritten_indices:
-            wire = message.rewritten_indices.add(
-                old_id=table_pb2.UUID(uuid=index.old_id.bytes),
-                new_id=table_pb2.UUID(uuid=index.new_id.bytes),
-                new_index_version=index.index_version,
-                new_index_files=[file.to_protobuf() for file in index.files],
-            )
-            if index.details_type_url:
-                wire.new_index_details.type_url = index.details_type_url
-                wire.new_index_details.value = index.details
-        return message
-
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite) -> Rewrite:
         """Read the message of the wire; the fields of 2023 become one group."""
-        groups = [_read_group(group.old_fragments, group.new_fragments) for group in message.groups]
+        values = wire_values(cls, message)
         if message.old_fragments:
-            groups.append(_read_group(message.old_fragments, message.new_fragments))
-        return cls(
-            groups=tuple(groups),
-            rewritten_indices=tuple(_read_rewritten_index(index) for index in message.rewritten_indices),
-        )
+            values["groups"] += (RewriteGroup.from_protobuf(message),)
+        return cls(**values)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Replace the old fragments by the new ones."""
@@ -157,26 +160,6 @@ class Rewrite:
             for rows, group in zip(self.moved_rows, groups, strict=True)
         ]
         return with_moves(trimmed(result), moves, base.version)
-
-
-def _read_group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:
-    return RewriteGroup(
-        old_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in old),
-        new_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in new),
-    )
-
-
-def _read_rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
-    if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
-        raise UnsupportedError("a Rewrite with a rewritten index that has no UUIDs is not supported")
-    return RewrittenIndex(
-        old_id=uuid.UUID(bytes=message.old_id.uuid),
-        new_id=uuid.UUID(bytes=message.new_id.uuid),
-        details_type_url=message.new_index_details.type_url,
-        details=message.new_index_details.value,
-        index_version=message.new_index_version,
-        files=tuple(IndexFile.from_protobuf(file) for file in message.new_index_files),
-    )
 
 
 def _replace_index(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:

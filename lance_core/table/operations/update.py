@@ -12,9 +12,9 @@ import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyroaring import BitMap
 
-from lance_core._proto import table_pb2, transaction_pb2
+from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import Fragment, WireRecord, wire_values
 from lance_core.table.index import IndexMetadata, with_bitmap, without_fragments
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import (
@@ -51,7 +51,7 @@ class UpdateMode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactedSsTable:
+class CompactedSsTable(WireRecord):
     """A level of a write-ahead log that was merged into the dataset.
 
     Attributes:
@@ -62,11 +62,7 @@ class CompactedSsTable:
     shard_id: uuid.UUID
     generation: int
 
-    def to_protobuf(self) -> transaction_pb2.Transaction.CompactedSsTable:
-        """Return the message of the wire."""
-        return transaction_pb2.Transaction.CompactedSsTable(
-            shard_id=table_pb2.UUID(uuid=self.shard_id.bytes), generation=self.generation
-        )
+    message = transaction_pb2.Transaction.CompactedSsTable
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> CompactedSsTable:
@@ -77,11 +73,11 @@ class CompactedSsTable:
         """
         if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
             raise UnsupportedError("a write-ahead log in the form of 2025 is not supported")
-        return cls(shard_id=uuid.UUID(bytes=message.shard_id.uuid), generation=message.generation)
+        return cls(**wire_values(cls, message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyExistenceFilter:
+class KeyExistenceFilter(WireRecord):
     """The keys that an update inserted.
 
     Attributes:
@@ -93,6 +89,8 @@ class KeyExistenceFilter:
     field_ids: tuple[int, ...]
     key_hashes: frozenset[int] | None = None
     bloom: bytes | None = None
+
+    message = transaction_pb2.Transaction.KeyExistenceFilter
 
     @classmethod
     def for_any_key(cls, field_ids: Sequence[int]) -> KeyExistenceFilter:
@@ -139,7 +137,7 @@ class KeyExistenceFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(WireRecord):
     """Remove, change and add fragments.
 
     Attributes:
@@ -169,23 +167,7 @@ class Update:
 
     name: ClassVar[str] = "Update"
     wire_name: ClassVar[str] = "update"
-
-    def to_protobuf(self) -> transaction_pb2.Transaction.Update:
-        """Return the message of the wire."""
-        message = transaction_pb2.Transaction.Update(
-            removed_fragment_ids=self.removed_fragment_ids,
-            updated_fragments=[fragment.to_protobuf() for fragment in self.updated_fragments],
-            new_fragments=[fragment.to_protobuf() for fragment in self.new_fragments],
-            fields_modified=self.fields_modified,
-            compacted_sstables=[table.to_protobuf() for table in self.compacted_sstables],
-            fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
-            update_mode=transaction_pb2.Transaction.UpdateMode.ValueType(self.update_mode),
-            inserted_rows=self.inserted_rows.to_protobuf() if self.inserted_rows is not None else None,
-            updated_fragment_offset_bitmaps=dict(self.updated_fragment_offset_bitmaps),
-        )
-        for fragment_id, fields in self.updated_fragment_fields.items():
-            message.updated_fragment_fields[fragment_id].values.extend(fields)
-        return message
+    message = transaction_pb2.Transaction.Update
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> Update:
@@ -196,20 +178,7 @@ class Update:
         """
         if message.update_mode not in list(map(int, UpdateMode)):
             raise UnsupportedError(f"update mode {message.update_mode} is not supported")
-        return cls(
-            removed_fragment_ids=tuple(message.removed_fragment_ids),
-            updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),
-            new_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.new_fragments),
-            fields_modified=tuple(message.fields_modified),
-            fields_for_preserving_frag_bitmap=tuple(message.fields_for_preserving_frag_bitmap),
-            update_mode=UpdateMode(message.update_mode),
-            inserted_rows=KeyExistenceFilter.from_protobuf(message.inserted_rows)
-            if message.HasField("inserted_rows")
-            else None,
-            compacted_sstables=tuple(CompactedSsTable.from_protobuf(table) for table in message.compacted_sstables),
-            updated_fragment_fields={i: tuple(f.values) for i, f in message.updated_fragment_fields.items()},
-            updated_fragment_offset_bitmaps=dict(message.updated_fragment_offset_bitmaps),
-        )
+        return cls(**wire_values(cls, message) | {"update_mode": UpdateMode(message.update_mode)})
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Remove, replace and add fragments; update indices and row versions accordingly."""

@@ -21,6 +21,8 @@ from lance_core.schema import (
     primary_key,
     primary_key_mark,
 )
+from lance_core.schema.field import map_fields
+from lance_core.table.fragment import WireRecord, wire_values
 from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
@@ -29,7 +31,7 @@ _Value = TypeVar("_Value", str, bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMap:
+class UpdateMap(WireRecord):
     """A change to a map of strings.
 
     Attributes:
@@ -39,6 +41,8 @@ class UpdateMap:
 
     entries: Mapping[str, str | None]
     replace: bool = False
+
+    message = transaction_pb2.Transaction.UpdateMap
 
     def apply(self, current: Mapping[str, _Value], convert: Callable[[str], _Value]) -> dict[str, _Value]:
         """Return the changed map."""
@@ -65,7 +69,7 @@ class UpdateMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateConfig:
+class UpdateConfig(WireRecord):
     """Change configuration and metadata.
 
     Attributes:
@@ -82,43 +86,27 @@ class UpdateConfig:
 
     name: ClassVar[str] = "UpdateConfig"
     wire_name: ClassVar[str] = "update_config"
+    message = transaction_pb2.Transaction.UpdateConfig
+    renamed: ClassVar[Mapping[str, str]] = {
+        name: f"{name}_updates" for name in ("config", "table_metadata", "schema_metadata", "field_metadata")
+    }
 
     @property
     def changes_schema(self) -> bool:
         """Whether metadata of the schema or of a field changes."""
         return self.schema_metadata is not None or bool(self.field_metadata)
 
-    def to_protobuf(self) -> transaction_pb2.Transaction.UpdateConfig:
-        """Return the message of the wire."""
-        message = transaction_pb2.Transaction.UpdateConfig()
-        if self.config is not None:
-            message.config_updates.CopyFrom(self.config.to_protobuf())
-        if self.table_metadata is not None:
-            message.table_metadata_updates.CopyFrom(self.table_metadata.to_protobuf())
-        if self.schema_metadata is not None:
-            message.schema_metadata_updates.CopyFrom(self.schema_metadata.to_protobuf())
-        for field_id, change in self.field_metadata.items():
-            message.field_metadata_updates[field_id].CopyFrom(change.to_protobuf())
-        return message
-
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateConfig) -> UpdateConfig:
         """Read the message of the wire, including the fields of early 2025."""
-        config = _update_map(message, "config_updates")
-        schema = _update_map(message, "schema_metadata_updates")
-        fields = {i: UpdateMap.from_protobuf(change) for i, change in message.field_metadata_updates.items()}
+        values = wire_values(cls, message)
         if message.upsert_values or message.delete_keys:
-            config = UpdateMap(entries={**dict.fromkeys(message.delete_keys), **message.upsert_values})
+            values["config"] = UpdateMap(entries={**dict.fromkeys(message.delete_keys), **message.upsert_values})
         if message.schema_metadata:
-            schema = UpdateMap(entries=dict(message.schema_metadata), replace=True)
+            values["schema_metadata"] = UpdateMap(entries=dict(message.schema_metadata), replace=True)
         for field_id, old in message.field_metadata.items():
-            fields[field_id] = UpdateMap(entries=dict(old.metadata), replace=True)
-        return cls(
-            config=config,
-            table_metadata=_update_map(message, "table_metadata_updates"),
-            schema_metadata=schema,
-            field_metadata=fields,
-        )
+            values["field_metadata"][field_id] = UpdateMap(entries=dict(old.metadata), replace=True)
+        return cls(**values)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Change the maps."""
@@ -184,16 +172,11 @@ _KEYS = (
 )
 
 
-def _update_map(message: transaction_pb2.Transaction.UpdateConfig, name: str) -> UpdateMap | None:
-    return UpdateMap.from_protobuf(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
-
-
 def _change_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Schema:
     if field_id not in schema.by_id():
         raise InvalidInputError(f"Field with id {field_id} does not exist")
 
     def changed(node: Field) -> Field:
-        node = replace(node, children=tuple(changed(child) for child in node.children))
         if node.id != field_id:
             return node
         metadata = change.apply(node.metadata, str.encode)
@@ -205,4 +188,4 @@ def _change_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> 
             clustering = clustering_key_mark(metadata) or NO_MARK
         return replace(node, metadata=metadata, primary_key=primary, clustering_key=clustering)
 
-    return replace(schema, fields=tuple(changed(node) for node in schema.fields))
+    return map_fields(schema, changed)

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.errors import InvalidInputError, LanceError, ObjectNotFoundError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, check_names, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.schema.field import is_packed
+from lance_core.store import has_object
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
@@ -264,11 +265,7 @@ def _find_kept_file(
             f"{cache.path} cannot be used as a checkpoint: {error!r}; delete it to start again"
         ) from error
     store, key = source.data_file(file)
-    try:
-        store.head(key)
-    except ObjectNotFoundError:  # a cleanup removes files that no version has
-        return None
-    return file
+    return file if has_object(store, key) else None  # a cleanup removes files that no version has
 
 
 def _describe_shape(schema: Schema) -> list[tuple[int, str, str, bool]]:

@@ -27,6 +27,7 @@ from lance_core.schema import (
     split_path,
 )
 from lance_core.schema.arrow_types import is_variable_list
+from lance_core.schema.field import map_fields
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Project
@@ -89,7 +90,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         _check_no_nulls(source, change.path)
     altered = schema
     for change in sorted(changes, key=lambda change: change.cast is not None):  # a cast gives the column a new id
-        altered = _alter_field(altered, change.old.id, change.apply)
+        altered = map_fields(altered, change.apply)
     _check_names(altered.fields)
     _check_maps(schema, altered.fields)
     for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
@@ -98,7 +99,10 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         check_primary_key(altered.fields)
     if not casts:
         return _commit_projection(source, altered, preserves_nullability=not strict)
-    _check_not_indexed(source, casts)
+    ids = {node.id for change in casts for node, _ in change.old.walk()}
+    for index in source.manifest.indices:
+        if ids & {*index.fields, *index.covering_fields}:
+            raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
 
 
@@ -130,7 +134,7 @@ def retype_columns(
     ]
     altered = source.manifest.schema
     for change in changes:
-        altered = _alter_field(altered, change.old.id, change.apply)
+        altered = map_fields(altered, change.apply)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), changes, convert, properties)
 
 
@@ -153,7 +157,9 @@ class _Alteration:
     cast: Field | None
 
     def apply(self, field: Field) -> Field:
-        """The changed field."""
+        """The changed field, if it is the column; other fields stay."""
+        if field.id != self.old.id:
+            return field
         if self.cast is not None:
             # The extension type is dropped with the old type.
             metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
@@ -253,13 +259,6 @@ def _commit_projection(source: Snapshot, schema: Schema, *, preserves_nullabilit
     operation = Project(schema=schema, preserves_nullability=preserves_nullability)
     transaction = Transaction(read_version=source.manifest.version, operation=operation)
     return commit(source.store, transaction, base=source.manifest).manifest
-
-
-def _check_not_indexed(source: Snapshot, casts: Sequence[_Alteration]) -> None:
-    ids = {node.id for change in casts for node, _ in change.old.walk()}
-    for index in source.manifest.indices:
-        if ids & {*index.fields, *index.covering_fields}:
-            raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
 
 
 def _cast(
@@ -442,12 +441,3 @@ def _without(field: Field, removed: set[int]) -> Field | None:
     if len(children) < len(field.children) and (field.logical_type != "struct" or not children):
         return None
     return replace(field, children=children)
-
-
-def _alter_field(schema: Schema, field_id: int, change: Callable[[Field], Field]) -> Schema:
-    def visit(field: Field) -> Field:
-        if field.id == field_id:
-            return change(field)
-        return replace(field, children=tuple(visit(child) for child in field.children))
-
-    return replace(schema, fields=tuple(visit(field) for field in schema.fields))

@@ -1,7 +1,4 @@
-"""Files that a verb wrote before its commit: deleted again if the commit fails.
-
-Delete files that a write left and that no version refers to.
-"""
+"""Files that a verb wrote before its commit: deleted again if the commit fails, or later on request."""
 
 from __future__ import annotations
 
@@ -11,18 +8,21 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Final
 
+from lance_core.arguments import checked
 from lance_core.commit.conflict import AffectedRows
 from lance_core.commit.loop import commit_change
 from lance_core.commit.records import Change, Commit, Lost, committed_or_raise
 from lance_core.commit.versions import raise_if_dropped
-from lance_core.errors import LanceError, OutcomeUnknownError, StoreError
+from lance_core.errors import InvalidInputError, LanceError, OutcomeUnknownError, StoreError
 from lance_core.file.container import blob_folder
-from lance_core.store import ObjectStore, PendingWrites, note_begun, remove_leftovers
+from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, remove_leftovers
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
+from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
 
@@ -156,3 +156,59 @@ def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
         if isinstance(error, LanceError):
             raise_if_dropped(source.store, source.manifest, error)
         raise
+
+
+@checked
+def delete_uncommitted_files(
+    uri: str | PathLike[str],
+    *,
+    file_prefix: str,
+    keep: Collection[str] = (),
+    index_segments: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> int:
+    """Delete the data files of one write, except those that its commit uses; or its index segments.
+
+    Attempts of a writer that was killed leave files that nobody else knows of. Only the caller can know that no commit
+    will refer to them: the write is over, and its outcome is known.
+
+    Args:
+        uri: The dataset's root.
+        file_prefix: Start of the names of the write's files (`FragmentWriter`), at least 16 characters, so that no
+            other write shares it by chance.
+        keep: Names of files to keep: `DataFile.path` of the committed fragments; of index segments, the `uuid` as a
+            string.
+        index_segments: Delete index segments instead of data files: those whose `uuid`, as a string, starts with
+            `file_prefix`.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Returns:
+        The number of files that were deleted.
+
+    Raises:
+        InvalidInputError: The prefix is too short.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> writer = lance.FragmentWriter("t.lance", table.schema, file_prefix="0" * 32)
+        >>> writer.write(pa.table({"id": [4]}))
+        >>> fragments = writer.finish()
+        >>> lance.delete_uncommitted_files("t.lance", file_prefix="0" * 32)
+        1
+    """
+    if len(file_prefix) < 16:
+        raise InvalidInputError(
+            f"file_prefix {file_prefix!r} is too short to distinguish one write from all others; it needs at least 16 "
+            "characters"
+        )
+    store = open_store(uri, storage_options)
+    kept_keys = set[str]() if index_segments else {data_key(name) for name in keep}
+    folders = (
+        tuple(f"{INDICES_PREFIX}{name}/" for name in keep) if index_segments else tuple(map(blob_folder, kept_keys))
+    )
+    folder = INDICES_PREFIX if index_segments else DATA_PREFIX
+    keys = (meta.key for meta in store.list_owned(folder + file_prefix))
+    leftovers = [key for key in keys if key not in kept_keys and not key.startswith(folders)]
+    for key in leftovers:
+        store.delete(key)
+    return len(leftovers)

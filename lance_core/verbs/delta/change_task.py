@@ -194,14 +194,10 @@ class ChangeTask:
         if condition is None:
             return offsets
         places, begin = [np.empty(0, np.int64)], 0
-        for rows in self._of_filter(condition).to_batches(dataset):
+        for rows in replace(self, columns=ChangeColumns(names=tuple(columns_of(condition)))).to_batches(dataset):
             places.append(true_places(matching(in_storage_types(rows), condition)) + begin)
             begin += rows.num_rows
         return offsets[np.concatenate(places)]
-
-    def _of_filter(self, condition: pc.Expression) -> ChangeTask:
-        """The task for the same rows with only the columns of the filter."""
-        return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
     def _match_columns(self, feed: Snapshot, source: Snapshot) -> _Columns:
         feed_fields = self.columns.options(feed.manifest).schema.fields

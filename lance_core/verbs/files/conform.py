@@ -46,11 +46,10 @@ from lance_core.schema import (
     schema_from_arrow,
     schema_to_arrow,
 )
-from lance_core.schema.field import BLOB_V2_NAME, is_blob_v2
+from lance_core.schema.field import BLOB_V2_NAME, is_blob_v2, map_fields
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore, canonical_uri, split_uri
-from lance_core.table.dictionaries import map_fields
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.paths import data_key
 from lance_core.verbs.scan.projection import ROW_COLUMNS

@@ -18,7 +18,7 @@ from os import PathLike
 from typing import Final
 
 from lance_core.arguments import checked
-from lance_core.errors import InvalidInputError, ObjectNotFoundError
+from lance_core.errors import InvalidInputError
 from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
@@ -117,15 +117,6 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
         if keys
     ]
     return sorted(tables, key=lambda table: table.path)
-
-
-def is_deregistered(store: ObjectStore) -> bool:
-    """Whether a table was deregistered from its directory namespace, which then does not list it any more."""
-    try:
-        store.head(DEREGISTERED)
-    except ObjectNotFoundError:
-        return False
-    return True
 
 
 def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:

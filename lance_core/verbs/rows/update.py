@@ -66,36 +66,34 @@ def update_rows(
         )
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
-        return _attempt_update(base, updates, where, data_storage_version, write_mode)
+        for name in updates:
+            if name not in base.manifest.schema.names:
+                _reject(name, updates[name], base.manifest.schema)
+        arrow = schema_to_arrow(base.manifest.schema)
+        expressions = {}
+        for name, value in updates.items():
+            is_string = base.manifest.schema.column(name).logical_type == JSON and not _is_stored_json(value, arrow)
+            expressions[name] = to_expression(value, arrow, pa.string() if is_string else arrow.field(name).type)
+        values = expressions
+        described = described_columns(base.manifest)
+        condition = None if where is None else to_condition(where, described or base.manifest.schema)
+        rows = list(each_matching(base, condition, described))
+        columns = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in updates))
+        by_columns = write_mode is WriteMode.REWRITE_COLUMNS
+        if by_columns:
+            check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
+        if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
+            changes = [(fragment, offsets_of(bitmap)) for fragment, bitmap in rows]
+            by_columns = writes_less_by_columns(base, changes, columns)
+        with staged(base) as files:
+            if by_columns:
+                operation, affected = _by_columns(base, rows, columns, values, files), None
+            else:
+                operation, affected = _by_rows(base, rows, values, files, data_storage_version)
+            manifest = files.commit(operation, affected)
+        return manifest, sum(len(bitmap) for _, bitmap in rows)
 
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
-
-
-def _attempt_update(
-    base: Snapshot,
-    updates: Mapping[str, str | pc.Expression],
-    where: str | pc.Expression | None,
-    data_storage_version: str | None,
-    write_mode: WriteMode,
-) -> tuple[Manifest, int]:
-    values = _parse_values(updates, base.manifest.schema)
-    described = described_columns(base.manifest)
-    condition = None if where is None else to_condition(where, described or base.manifest.schema)
-    rows = list(each_matching(base, condition, described))
-    columns = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in updates))
-    by_columns = write_mode is WriteMode.REWRITE_COLUMNS
-    if by_columns:
-        check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
-    if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
-        changes = [(fragment, offsets_of(bitmap)) for fragment, bitmap in rows]
-        by_columns = writes_less_by_columns(base, changes, columns)
-    with staged(base) as files:
-        if by_columns:
-            operation, affected = _by_columns(base, rows, columns, values, files), None
-        else:
-            operation, affected = _by_rows(base, rows, values, files, data_storage_version)
-        manifest = files.commit(operation, affected)
-    return manifest, sum(len(bitmap) for _, bitmap in rows)
 
 
 def _by_rows(
@@ -156,18 +154,6 @@ def _by_columns(
 def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:
     for name in updates:
         yield from (node.id for node, _ in manifest.schema.column(name).walk())
-
-
-def _parse_values(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
-    for name in updates:
-        if name not in schema.names:
-            _reject(name, updates[name], schema)
-    arrow = schema_to_arrow(schema)
-    expressions = {}
-    for name, value in updates.items():
-        is_string = schema.column(name).logical_type == JSON and not _is_stored_json(value, arrow)
-        expressions[name] = to_expression(value, arrow, pa.string() if is_string else arrow.field(name).type)
-    return expressions
 
 
 def _is_stored_json(value: str | pc.Expression, columns: pa.Schema) -> bool:

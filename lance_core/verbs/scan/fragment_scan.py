@@ -27,8 +27,16 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.expressions.printed import printed
-from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, rows_in_mask, stages_of, zipped_columns
+from lance_core.verbs.scan.filter_stages import (
+    BufferedRows,
+    Found,
+    Stages,
+    matching_entries,
+    rows_in_mask,
+    stages_of,
+    with_dictionaries,
+    zipped_columns,
+)
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import (
@@ -281,7 +289,8 @@ class FragmentScan:
         self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
     ) -> tuple[Iterable[Found], bool]:
         """Batches with a mask of the rows that match, and whether they still lack the requested row columns."""
-        scan = self._add_row_columns(reads.row_names)
+        more = (*self.options.more_row_columns, *reads.row_names)
+        scan = replace(self, options=replace(self.options, more_row_columns=more))
         stages = self._choose_stages(reads, rows)
         early, entries = reads.early, set[str]()
         if self.read_rows is None and len(rows) >= ENTRY_ROWS and not self.claims:
@@ -406,11 +415,6 @@ class FragmentScan:
         keep[offsets] = True
         for batch, _ in self._read(schema, span, keep, live):
             yield batch
-
-    def _add_row_columns(self, row_names: Sequence[str]) -> FragmentScan:
-        """This scan with further row columns."""
-        more = (*self.options.more_row_columns, *row_names)
-        return replace(self, options=replace(self.options, more_row_columns=more))
 
     def _read(
         self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask, *, is_bare: bool = False

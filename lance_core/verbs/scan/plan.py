@@ -17,10 +17,8 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.index.query.rows import ALL, NONE, Candidates
-from lance_core.index.selection.candidates import Selection, view_of
+from lance_core.index.selection.candidates import Selection, find_certain_matches, find_constant_columns, view_of
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.index.selection.constant_fragments import find_constant_columns
-from lance_core.index.selection.exact_matches import find_certain_matches
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.handle import Snapshot

@@ -117,7 +117,21 @@ def commit_merged(
         CommitConflictError: Another writer's commit conflicts with this one.
         ObjectNotFoundError: A new data file does not exist.
     """
-    record = _merged_transaction(store, base, transactions)
+    if not transactions:
+        raise InvalidInputError("commit_batch needs at least one transaction")
+    for transaction in transactions:
+        if not isinstance(transaction.operation, LanceOperation.Append):
+            raise UnsupportedError(f"commit_batch supports only Append, not {transaction.operation.name}")
+    fragments = [
+        fragment.to_record()
+        for transaction in transactions
+        if isinstance(transaction.operation, LanceOperation.Append)
+        for fragment in transaction.operation.fragments
+    ]
+    read_version = min(transaction.read_version for transaction in transactions)
+    merged = Append(fragments=tuple(fragments))
+    check_against_base(store, merged, base, read_version)
+    record = records.Transaction(read_version=read_version, operation=merged)
     files = _new_files(store, record.operation, base, record.read_version)
     return commit(store, record, base=base, options=options, new_files=files, table_format=table_format)
 
@@ -170,34 +184,3 @@ def _files_of(operation: Operation) -> Iterable[DataFile]:
             return (file for _, file in operation.replacements)
         case _:
             return ()
-
-
-def _merged_transaction(
-    store: ObjectStore, base: Manifest | None, transactions: Sequence[Transaction]
-) -> records.Transaction:
-    """Merge several Append transactions into one, without their transaction properties.
-
-    Args:
-        store: The dataset's store.
-        base: A version that was read before; None if no version was read.
-        transactions: The transactions.
-
-    Raises:
-        InvalidInputError: No transaction is given, or readers could not read a fragment.
-        UnsupportedError: A transaction is not an append.
-    """
-    if not transactions:
-        raise InvalidInputError("commit_batch needs at least one transaction")
-    for transaction in transactions:
-        if not isinstance(transaction.operation, LanceOperation.Append):
-            raise UnsupportedError(f"commit_batch supports only Append, not {transaction.operation.name}")
-    fragments = [
-        fragment.to_record()
-        for transaction in transactions
-        if isinstance(transaction.operation, LanceOperation.Append)
-        for fragment in transaction.operation.fragments
-    ]
-    read_version = min(transaction.read_version for transaction in transactions)
-    merged = Append(fragments=tuple(fragments))
-    check_against_base(store, merged, base, read_version)
-    return records.Transaction(read_version=read_version, operation=merged)

@@ -6,7 +6,7 @@ the version that the write is based on, and again in each later version that it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from lance_core.commit.attempts import WriteAttempt, number_of, reject_later
 from lance_core.commit.history import find_transaction
 from lance_core.errors import DatasetExistsError
-from lance_core.schema import Field, Schema
+from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import overlapping_slices
 from lance_core.table.idempotency import Proofs
@@ -95,13 +95,7 @@ def has_same_fields(schema: Schema, other_schema: Schema) -> bool:
 
 def _field_ids(schema: Schema) -> list[tuple[str, int]]:
     """The ids of all fields, each with the name of its column."""
-    return [(column.name, field.id) for column in schema.fields for field in _subtree(column)]
-
-
-def _subtree(field: Field) -> Iterator[Field]:
-    yield field
-    for child in field.children:
-        yield from _subtree(child)
+    return [(column.name, field.id) for column in schema.fields for field, _ in column.walk()]
 
 
 _NAMED: Final = 5

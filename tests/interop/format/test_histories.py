@@ -9,7 +9,7 @@ import pytest
 import lance_core
 from lance_core.commit.relation import Relation, relation
 from lance_core.commit.versions import list_versions, load_manifest, load_transaction
-from lance_core.maintenance.verify.history import find_history_problems
+from lance_core.maintenance.verify.files import find_history_problems
 from lance_core.store import open_store
 
 

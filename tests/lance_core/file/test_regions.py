@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_core.file.regions import regions_of
+from lance_core.file.copy import regions_of
 
 SIZE = 1_000_000
 

@@ -143,12 +143,8 @@ def _pair_ids(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]
     return {
         old.id: new.id
         for old_field, new_field in zip(before, after, strict=True)
-        for old, new in zip(_walk_fields(old_field), _walk_fields(new_field), strict=True)
+        for (old, _), (new, _) in zip(old_field.walk(), new_field.walk(), strict=True)
     }
-
-
-def _walk_fields(column: Field) -> list[Field]:
-    return [column, *(node for child in column.children for node in _walk_fields(child))]
 
 
 def _replace_ids(update: Update, ids: Mapping[int, int]) -> Update:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.schema import Schema
 from lance_core.schema.field import is_blob_v2
 from lance_core.store import ObjectStore, remove_leftovers
 from lance_core.table.fragment import Fragment
@@ -46,7 +45,7 @@ class OwnFiles:
         changed = [*changes.added, *(after for _, after in changes.updated)]
         own_files = {file.path: file for fragment in changed for file in fragment.files if file.base_id is None}
         keys = [data_key(path) for path in own_files]
-        if _has_sidecars(branch.head.manifest.schema):
+        if any(is_blob_v2(node) for node, _ in branch.head.manifest.schema.walk()):
             folders = {data_key(path).removesuffix(".lance") for path in own_files}
             keys += [key for key in _list_keys(root, source, DATA_PREFIX) if key.rpartition("/")[0] in folders]
         keys += [_deletion_key(after) for _, after in changes.updated if _has_own_deletions(after)]
@@ -69,11 +68,6 @@ class OwnFiles:
     def discard(self) -> None:
         """Delete the copies."""
         remove_leftovers(self.root, [self.target + key for key in self.keys])
-
-
-def _has_sidecars(schema: Schema) -> bool:
-    """Whether blobs may be in separate files beside the data files (sidecars)."""
-    return any(is_blob_v2(node) for node, _ in schema.walk())
 
 
 def _list_keys(root: ObjectStore, prefix: str, folder: str) -> Iterator[str]:
