@@ -17,7 +17,7 @@ from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import BranchPolicy, tag_run_with_branch
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
-from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
+from lance_dagster.tables.refs import TableLike, TableRoot, roots_of, table_ref
 
 if TYPE_CHECKING:
     import lance_core
@@ -174,12 +174,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         import lance_core  # noqa: PLC0415 - code locations load without it
 
         root_uri = lance_core.canonical_uri(root.root_uri)
-        roots = (getattr(resource, "table_root", None) for resource in running.resources)
-        same = (
-            other
-            for other in roots
-            if isinstance(other, TableRoot) and lance_core.canonical_uri(other.root_uri) == root_uri
-        )
+        same = (other for other in roots_of(running.resources) if lance_core.canonical_uri(other.root_uri) == root_uri)
         return replace(
             root, branching=next((other.branching for other in same if other.branching.kind != "off"), self.branching)
         )

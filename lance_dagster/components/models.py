@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.budget import LanceMaintenanceBudget
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget
 from lance_dagster.tables.arguments import with_fields_of
 
 
@@ -42,10 +42,7 @@ class BudgetFields(dg.Model, dg.Resolvable):
         Raises:
             DagsterInvalidDefinitionError: A limit is invalid.
         """
-        try:
-            return LanceMaintenanceBudget(**self.model_dump())
-        except ValueError as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
+        return checked_budget(self.model_dump(), where)
 
 
 class MaintenanceFields(PolicyFields):

@@ -38,7 +38,7 @@ from lance_dagster.lineage.history import compute_data_version
 from lance_dagster.lineage.table_life import is_about_another
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.location import TABLE_KEY, TableLocation
-from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.names import listed_columns
 from lance_dagster.tables.partitions import slices_of
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.write_events import DATA_VERSION_TAG, WriteEvent, read_pages, read_write_events_of_run
@@ -293,9 +293,8 @@ def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
     metadata, schema = ref.metadata or {}, dataset.schema
     if TABLE_KEY not in metadata:
         return schema
-    key_columns: Any = plain_metadata(metadata.get("lance/key")) or ()
     asset_columns = {name for name, owner in owners(schema).items() if owner == ref.name}
-    shown = asset_columns.union([key_columns] if isinstance(key_columns, str) else key_columns)
+    shown = asset_columns.union(listed_columns(metadata.get("lance/key")))
     return pa.schema([column for column in schema if column.name in shown]) if asset_columns else schema
 
 

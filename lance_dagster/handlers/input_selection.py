@@ -20,7 +20,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.names import listed_columns
 
 
 class MissingInputError(DatasetNotFoundError):
@@ -58,15 +58,7 @@ def columns_of_asset(
             f"{where}: the table has no column of that asset; materialize the asset first, or name columns of the "
             "table in the metadata columns of the input"
         )
-    declared_key = plain_metadata(metadata.get("lance/key"))
-    key = (
-        [declared_key]
-        if isinstance(declared_key, str)
-        else list(declared_key)
-        if isinstance(declared_key, list | tuple)
-        else []
-    )
-    return [*key, *asset_columns]
+    return [*listed_columns(metadata.get("lance/key")), *asset_columns]
 
 
 def choose_counted_columns(

@@ -99,16 +99,14 @@ def _text(condition: object) -> str | None:
 
 def inserts_rows(output: OutputSettings) -> bool:
     """Whether a merge inserts rows."""
-    if output.merge_clauses is None:
-        return output.when_not_matched == "insert"
-    return bool(output.merge_clauses.get("when_not_matched"))
+    clauses = output.merge_clauses
+    return output.when_not_matched == "insert" if clauses is None else bool(clauses.get("when_not_matched"))
 
 
 def changes_others(output: OutputSettings) -> bool:
     """Whether a merge changes rows that are only in the table."""
-    if output.merge_clauses is None:
-        return output.when_not_matched_by_source == "delete"
-    return bool(output.merge_clauses.get("when_not_matched_by_source"))
+    name, clauses = "when_not_matched_by_source", output.merge_clauses
+    return getattr(output, name) == "delete" if clauses is None else bool(clauses.get(name))
 
 
 def merges_again_alike(output: OutputSettings) -> bool:

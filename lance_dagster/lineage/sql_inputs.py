@@ -19,7 +19,7 @@ from lance_dagster._context.runs import running_step
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.branch_policy import tag_run_with_branch
-from lance_dagster.tables.refs import TableRoot, known_refs
+from lance_dagster.tables.refs import TableRoot, known_refs, roots_of
 
 if TYPE_CHECKING:
     import lance_core
@@ -38,9 +38,7 @@ def _record(dataset: lance_core.LanceDataset) -> None:
     running = running_step()
     if running is None:
         return
-    roots = [
-        root for resource in running.resources if isinstance(root := getattr(resource, "table_root", None), TableRoot)
-    ]
+    roots = roots_of(running.resources)
     asset = _asset_of(dataset.root_uri, roots)
     if asset is None:
         return

@@ -59,7 +59,9 @@ class LanceMaintenanceBudget:
         return MaintenanceBudget(**asdict(self))
 
 
-def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) -> LanceMaintenanceBudget:
+def checked_budget(
+    budget: LanceMaintenanceBudget | Mapping[str, Any] | None, where: str = "budget"
+) -> LanceMaintenanceBudget:
     """The budget for an argument: the budget itself, or one from a mapping of its fields; without limits for None.
 
     Raises:
@@ -76,4 +78,4 @@ def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) ->
     try:
         return LanceMaintenanceBudget(**budget)
     except ValueError as error:
-        raise dg.DagsterInvalidDefinitionError(f"budget: {error}") from error
+        raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error

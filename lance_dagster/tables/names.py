@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -50,6 +50,12 @@ def checked_job_name(name: str, where: str) -> str:
 def plain_metadata(value: object) -> object:
     """The Python value of a metadata entry, which is a plain value or one of Dagster's metadata classes."""
     return value.value if isinstance(value, dg.MetadataValue) else value
+
+
+def listed_columns(value: object) -> list[str]:
+    """The columns that a metadata entry names: one, or a list of columns; empty for None."""
+    columns: Any = plain_metadata(value)
+    return [columns] if isinstance(columns, str) else list(columns) if isinstance(columns, list | tuple) else []
 
 
 def near_name(name: str, names: Collection[str]) -> str:

@@ -243,14 +243,11 @@ def branch_for_reading(
         Failure: Runs of the same root wrote to the branch, which was discarded.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
 
-    options = dict(storage_options or {}) or None
-    main = lance_core.dataset(uri, storage_options=options)
-    try:
-        return main.checkout_version((branch, None))
-    except NotFoundError:
-        pass
+    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    head = on_branch(main, branch)
+    if head is not None:
+        return head
     if facts is None:
         return main
     reject_lost_input(facts, branch, key, main)
@@ -289,6 +286,12 @@ def on_branch(main: lance_core.LanceDataset | None, branch: str | None) -> lance
         return main.checkout_version((branch, None))
     except NotFoundError:
         return None
+
+
+def roots_of(resources: Iterable[object]) -> list[TableRoot]:
+    """The roots of those resources of a step that have Lance tables."""
+    roots = (getattr(resource, "table_root", None) for resource in resources)
+    return [root for root in roots if isinstance(root, TableRoot)]
 
 
 def table_root(resource: object) -> TableRoot:
