@@ -17,6 +17,8 @@ from tests import processes
 WRITES = ("copy", "put", "put_if_absent")
 REAL = {(kind, name): getattr(kind, name) for kind in (LocalStore, S3Store) for name in WRITES}
 MOST_WRITES = 20
+READS = {name: getattr(LocalStore, name) for name in ("get", "get_tail", "get_ranges", "read", "head", "list")}
+MOST_READS = 100
 BRANCH = "dagster/backfill/b7"
 
 
@@ -150,6 +152,7 @@ def test_processes_that_promote_at_the_same_time(place):
     for name, days in contents.items():
         fill(main.create_branch(name).uri, options, days)
     said = dict(zip([*contents, "again"], promote_at_once(uri, options, [*contents, "a"]), strict=True))
+    assert not any("error" in said[name] for name in ("a", "b", "again")), said
     assert said["a"]["version"] == said["again"]["version"]
     assert {said["a"]["deduplicated"], said["again"]["deduplicated"]} == {True, False}
     (lost,) = [name for name, found in said.items() if "error" in found]
@@ -162,6 +165,47 @@ def test_processes_that_promote_at_the_same_time(place):
     expected += [(f"d{i}", n) for i in (3, 4, 5) for n in range(3)]
     for library in (lance, lance_core):
         assert rows(library, uri, options) == sorted(expected)
+
+
+@contextlib.contextmanager
+def overtaken(monkeypatch, step, meanwhile):
+    """Before read number `step` something else happens; gives the list of the reads that were made."""
+    made = []
+    with monkeypatch.context() as patch:
+        for name, real in READS.items():
+
+            def call(self, *args, _real=real, _name=name, **options):
+                made.append(_name)
+                if len(made) == step + 1:
+                    with monkeypatch.context() as undone:
+                        for each, own in READS.items():
+                            undone.setattr(LocalStore, each, own)
+                        meanwhile()
+                return _real(self, *args, **options)
+
+            patch.setattr(LocalStore, name, call)
+        yield made
+
+
+def test_one_that_another_overtakes_anywhere_is_committed_once(tmp_path, monkeypatch):
+    """Another process promotes the branch before the first, the second ... read of this one."""
+    for step in range(MOST_READS):
+        uri = f"{tmp_path}/t{step}"
+        branch = new_table(uri, {}).create_branch(BRANCH)
+        fill(branch.uri, {}, {1: [7, 8], 9: [5]})
+        main, others = lance_core.dataset(uri), []
+
+        def promote(uri=uri, others=others):
+            others.append(lance_core.dataset(uri).branches.promote(BRANCH))
+
+        with overtaken(monkeypatch, step, promote) as made:
+            done = main.branches.promote(BRANCH)
+        assert [one.version for one in (done, *others, lance_core.dataset(uri))] == [2] * (2 + len(others)), made
+        assert [one.deduplicated for one in (done, *others)].count(False) == 1, made
+        assert rows(lance, uri, {}) == rows(lance, uri, {}, BRANCH)
+        if not others:
+            return
+    raise AssertionError(f"more than {MOST_READS} reads")
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation, Overwrite, Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
+from lance_core.table.refs import TagRef
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, Transaction
 from lance_core.table.watermarks import differences
@@ -222,6 +223,7 @@ class _PromotionCall:
 
     def run(self) -> tuple[Promotion, Manifest]:
         branch = self.branch
+        tagged = self._find_tag()  # before the latest version, which then has the commit of whoever wrote the tag
         latest = self._load_latest()
         commits = self._load_commits(latest)
         promoted = self._find_promoted(latest, commits)
@@ -229,7 +231,7 @@ class _PromotionCall:
         if committed is None and (promoted is not None or not (self.changes or self.columns)):
             result = self._build_result(latest.version if promoted is None else promoted)
             return replace(result, deduplicated=True, tag=None), latest
-        self._check_tag(committed)
+        self._check_tag(tagged, committed)
         if committed is not None:
             if not self.dry_run:
                 self._finish(committed)
@@ -501,15 +503,16 @@ class _PromotionCall:
             "when fewer writers are active"
         )
 
-    def _check_tag(self, committed: Manifest | None) -> None:
+    def _find_tag(self) -> TagRef | None:
+        """The tag with the name of the one to be written; None without one."""
+        return None if self.tag is None else find_tag(self.table.root, self.tag)
+
+    def _check_tag(self, tag: TagRef | None, committed: Manifest | None) -> None:
         """Check, before anything is written, that the tag can be created.
 
         Raises:
             InvalidInputError: The tag names another version.
         """
-        if self.tag is None:
-            return
-        tag = find_tag(self.table.root, self.tag)
         if tag is None:
             return
         if committed is None or (tag.version, tag.branch) != (committed.version, self.branch.ref.parent_branch):
@@ -522,7 +525,7 @@ class _PromotionCall:
             try:
                 write_tag(self.table, self.tag, branch.ref.parent_branch, committed, {PROMOTED_FROM_KEY: branch.name})
             except InvalidInputError:
-                self._check_tag(committed)  # an interrupted or concurrent promotion created it
+                self._check_tag(self._find_tag(), committed)  # an interrupted or concurrent promotion created it
             except VersionNotFoundError as error:  # the rows are promoted all the same, in the versions that follow it
                 _logger.warning("branch %s is promoted, without the tag %s: %s", branch.name, self.tag, error)
         mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
