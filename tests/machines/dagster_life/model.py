@@ -284,7 +284,8 @@ class Model:
         if write.mode == "error" and of_partitions(line.rows, write.partitions) - replaced:
             return "exists"
         if not write.rows and write.empty_output == "skip" and (not earlier or write.mode in ("overwrite", "merge")):
-            return "not to keep" if earlier else "skipped"  # what the earlier attempt has replaced cannot come back
+            stays = write.mode == "overwrite" and all(self.is_promoted(commit, line) for commit in earlier)
+            return "skipped" if not earlier or stays else "not to keep"  # what it has replaced cannot come back
         if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
             return "superseded" if "rivals" in self.switches else "any"
         if write.mode == "merge":
@@ -322,11 +323,12 @@ class Model:
     def is_from_promotion(self, write: Write) -> bool:
         """Whether an earlier attempt wrote to a branch that was promoted and has begun again since."""
         line = self.lines[write.asset].get(write.run.branch)
-        return (
-            line is not None
-            and line.fork is not None
-            and any(commit.run.branch is not None for commit in self.earlier_attempts(write) if commit in line.base)
-        )
+        return line is not None and any(self.is_promoted(commit, line) for commit in self.earlier_attempts(write))
+
+    @staticmethod
+    def is_promoted(commit: Commit, line: Line) -> bool:
+        """Whether a commit was made on a branch that was promoted and has begun again since, as this line."""
+        return line.fork is not None and commit.run.branch is not None and commit in line.base
 
     def _is_rival(self, write: Write, commit: Commit) -> bool:
         """Whether a run that was created later has committed the same partitions since this run's step began."""
@@ -458,6 +460,7 @@ class Model:
                 result
                 for result in self.results
                 if (result.check, result.asset, result.branch) == (check, table, branch)
+                and result.read_at >= line.began  # results of a branch that has begun again are about other rows
             ]
             written = self.written_partitions(table, branch)
             failed = {scope for result in results if not result.passed for scope in result.partitions or (None,)}
