@@ -170,7 +170,9 @@ class World(contextlib.AbstractContextManager):
             main_at_begin=root.main_at_begin if root is not None else begin,
             selection=tuple(sorted(str(key) for key in selection)),
             partitions=partitions,
-            steps=tuple(record.step_keys_to_execute or (key.path[-1] for key in record.asset_selection or ())),
+            steps=tuple(
+                record.step_keys_to_execute or (key.path[-1] for key in selection if isinstance(key, dg.AssetKey))
+            ),
             backfill=backfill,
             is_of_repeated_backfill="dagster/root_backfill_id" in tags,
             is_audited=is_audited,
