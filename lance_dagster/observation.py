@@ -256,7 +256,8 @@ def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has 
 
     A run on a branch has the tag `lance/branch`. If an event is recorded while a tick evaluates conditions, the tick
     may see it without its tags; to prevent this, set DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS in the environment of
-    Dagster's daemon.
+    Dagster's daemon. If an instance has no event at one tick, and those of several partitions on branches at the next
+    one, all but the newest count as main's.
 
     Args:
         allow_missing_deps: Whether the asset is materialized although partitions of its dependencies are missing, as
@@ -273,7 +274,8 @@ def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has 
     on_branch = newest_on_branch
     if hasattr(condition, "all_new_updates_have_run_tags"):
         all_on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
-        # While the instance had no event at the last tick, both conditions on new updates hold for nothing.
+        # While the instance had no event at the last tick, both conditions on new updates hold for nothing, and Dagster
+        # tells the run of the asset's newest event alone.
         is_first_event = condition.newly_updated() & ~condition.any_new_update_has_run_tags(tag_keys={BRANCH_TAG})
         on_branch = (is_first_event & newest_on_branch) | (
             all_on_branch & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})

@@ -290,7 +290,8 @@ class Model:
             return "superseded" if "rivals" in self.switches else "any"
         if write.mode == "merge":
             keys = {row[:2] for row in write.rows}
-            if any(row[:2] not in keys for row in replaced):
+            present = {row[:2] for row in line.rows}  # an attempt in between may have removed some
+            if any(row[:2] in present - keys for row in replaced):
                 return "any" if self.is_alone(write) else "undecidable"
         return "written"
 

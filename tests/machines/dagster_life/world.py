@@ -74,6 +74,7 @@ class World(contextlib.AbstractContextManager):
         self.woken: set[str | None] = set()
         self.perhaps_woken: set[str | None] = set()
         self.automation = None
+        self.automation_began_empty = False
         self.code = 0
         self.keys = PARTITIONS
         self.is_lost = False
