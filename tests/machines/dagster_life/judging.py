@@ -70,7 +70,9 @@ def reasons_against(world: "World", branch: str) -> list[str]:
     return [
         f"{table}: {reason}"
         for table in TABLES
-        if branch in world.model.lines[table] and world.model.lines[table][branch].own_commits()
+        if branch in world.model.lines[table]
+        and world.model.lines[table][branch].own_commits()
+        and not world.model.lines[table][branch].promoted
         for reason in world.model.unaudited(table, branch, world.config.blocking(table))
     ]
 

@@ -52,6 +52,7 @@ class Commit:
         read: The version that last changed the rows of `events` which the write was made from, and whose line that was.
         replaces_all: Whether another library replaced all rows.
         is_undone: Whether an undo removed its rows.
+        is_replaced: Whether a later attempt of the same write removed its rows.
         read_rows: The rows of `events` which the write was made from.
         seen_events: The newest event of each partition of `events` when the step began.
     """
@@ -67,6 +68,7 @@ class Commit:
     read: tuple[str | None, int] | None = None
     replaces_all: bool = False
     is_undone: bool = False
+    is_replaced: bool = False
     read_rows: Counter = field(default_factory=Counter)
     seen_events: dict[str | None, int] = field(default_factory=dict)
 
@@ -290,8 +292,8 @@ class Model:
             return "superseded" if "rivals" in self.switches else "any"
         if write.mode == "merge":
             keys = {row[:2] for row in write.rows}
-            present = {row[:2] for row in line.rows}  # an attempt in between may have removed some
-            if any(row[:2] in present - keys for row in replaced):
+            present = {row[:2] for row in line.rows}
+            if any(row[:2] in present - keys for commit in earlier if not commit.is_replaced for row in commit.added):
                 return "any" if self.is_alone(write) else "undecidable"
         return "written"
 
@@ -361,6 +363,8 @@ class Model:
             added = Counter({row: max(n, copies[row[:2]]) for row, n in write.rows.items()})
         else:
             removed = sum((commit.added for commit in self.earlier_attempts(write)), Counter()) & line.rows
+        for commit in self.earlier_attempts(write):
+            commit.is_replaced = True
         line.rows = line.rows - removed + added
         if removed or added:
             line.changed = version
