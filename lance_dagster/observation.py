@@ -275,7 +275,7 @@ def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has 
     if hasattr(condition, "all_new_updates_have_run_tags"):
         all_on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
         # While the instance had no event at the last tick, both conditions on new updates hold for nothing, and Dagster
-        # tells the run of the asset's newest event alone.
+        # knows the run of the asset's newest event alone.
         is_first_event = condition.newly_updated() & ~condition.any_new_update_has_run_tags(tag_keys={BRANCH_TAG})
         on_branch = (is_first_event & newest_on_branch) | (
             all_on_branch & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})

@@ -53,7 +53,7 @@ def automate(world: World, rng: random.Random) -> str | None:
         world.stage.instance.get_backfill(name).status.value in ("REQUESTED", "CANCELING", "FAILING")
         for name in world.backfills
     )
-    if world.automation_began_empty:  # Dagster tells of which run the newest event is, and of no other one
+    if world.automation_began_empty:  # Dagster knows the run of the newest event alone
         newest = world.stage.instance.get_latest_materialization_event(dg.AssetKey("events"))
         world.perhaps_woken |= requested - {newest.asset_materialization.partition if newest else None}
     world.automation_began_empty = not world.stage.instance.event_log_storage.get_maximum_record_id()
