@@ -353,13 +353,16 @@ def compact(
         >>> maintenance.compact(table).fragments_removed
         2
     """
-    done = CompactionMetrics()
+    done, again = CompactionMetrics(), _resolve_options(options, dataset.source.manifest).may_leave_small_fragments
     # `retrying` does not fit: an attempt with conflicts has committed its other tasks, and only the rest is repeated.
     for attempt in range(retries + 1):
         if attempt:
             time.sleep(backoff(attempt, first=0.1, longest=2.0))
         metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
         done = replace(done + metrics, tasks_skipped=metrics.tasks_skipped)
+        while again and metrics.fragments_added < metrics.fragments_removed and not metrics.tasks_skipped:
+            metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
+            done = replace(done + metrics, tasks_skipped=metrics.tasks_skipped)
         if not metrics.tasks_skipped:
             break
     return done
@@ -398,6 +401,7 @@ def _compact_once(
         _logger.warning("%s", error)
         metrics = CompactionMetrics(tasks_skipped=len(results))
     if errors:
+        errors[0].add_note(f"{len(errors)} of {len(plan.tasks)} groups were not compacted; the others were committed")
         raise errors[0]
     return metrics
 

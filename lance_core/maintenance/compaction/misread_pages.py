@@ -11,7 +11,7 @@ from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.page import is_draft
 from lance_core.file import FileVersion
 from lance_core.file.reader import DataFileReader
-from lance_core.maintenance.compaction.plan import FragmentFacts
+from lance_core.maintenance.compaction.plan import DAMAGE, FragmentFacts
 from lance_core.schema import Field, Schema
 from lance_core.schema.field import leaf_paths
 from lance_core.table.fragment import DataFile
@@ -75,7 +75,10 @@ def group_misread_fragments(
 
     def is_misread(fact: FragmentFacts) -> bool:
         fragment = source.manifest.fragments[fact.position]
-        return any(_is_misread(source, file) for file in fragment.files)
+        try:
+            return any(_is_misread(source, file) for file in fragment.files)
+        except DAMAGE:
+            return True  # the task reports the error
 
     with ThreadPool(_READ_AHEAD) as pool:
         return [[fact] for fact, is_hit in zip(left, pool.map(is_misread, left), strict=True) if is_hit]

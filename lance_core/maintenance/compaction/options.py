@@ -31,8 +31,8 @@ class CompactionOptions:
         target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours; a task writes
             `rows // target` files of equal size, at least one.
         target_bytes_per_fragment: Fragments of at least this many bytes are not merged, however few rows they have, and
-            a task takes fragments until they have this many bytes. None applies only the target of rows. Not in
-            pylance.
+            a task takes fragments until they have this many bytes. A compaction is repeated while its results are
+            smaller and can be merged. None applies only the target of rows. Not in pylance.
         max_rows_per_group: Accepted for compatibility with pylance, without effect.
         max_bytes_per_file: Bytes after which a new file is started, counted between batches; None for no limit. A
             fragment of at least this many bytes is not merged.
@@ -105,6 +105,12 @@ class CompactionOptions:
                 raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
             raise InvalidInputError("deletions_only contradicts materialize_deletions=False; leave one of them out")
+
+    @property
+    def may_leave_small_fragments(self) -> bool:
+        """Whether results may have to be merged again: the bytes of small files are not those of the merged file."""
+        limits = (self.max_source_fragments, self.max_source_rows, self.max_source_bytes)
+        return self.target_bytes_per_fragment is not None and limits == (None, None, None) and not self.deletions_only
 
     def _check_flags(self) -> None:
         for name in _FLAGS:

@@ -16,6 +16,8 @@ A merged fragment is at least 1.5 times as large as each of its sources. So the 
 written in small fragments grow as n log n, and a small fragment never causes the rewrite of a large one. A task makes
 fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
 
+A fragment whose file cannot be read for the plan is a task of its own, which reports the error while others are merged.
+
 The live rows of the fragments of a task use no more values of a dictionary than its indices can count: where they
 would, a task ends.
 
@@ -32,8 +34,9 @@ footer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -49,7 +52,7 @@ from lance_core.encoding.concatenate import (
     has_narrow_dictionary,
     index_capacity,
 )
-from lance_core.errors import SchemaError
+from lance_core.errors import CorruptFileError, ObjectNotFoundError, SchemaError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.schema import Schema, quote_path, typed_schema
@@ -82,6 +85,7 @@ class FragmentFacts:
             partitions has a unique value.
         values: For each dictionary with narrow indices the number of values that these count, and the values that live
             rows use.
+        is_damaged: Whether a file is missing or corrupt.
     """
 
     position: int
@@ -92,6 +96,7 @@ class FragmentFacts:
     indices: Hashable = ()
     partition: Hashable = None
     values: Mapping[str, tuple[int, frozenset[Any]]] = field(default_factory=dict)
+    is_damaged: bool = False
 
     @property
     def live_rows(self) -> int:
@@ -104,12 +109,13 @@ class FragmentFacts:
         return self.num_bytes * self.live_rows // max(1, self.physical_rows)
 
 
-def group_fragments(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def group_fragments(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """Group the fragments to rewrite, one group per task, in order of the first fragment of each group."""
     partitions: dict[Hashable, list[FragmentFacts]] = {}
     for fact in facts:
-        partitions.setdefault(fact.partition, []).append(fact)
+        partitions.setdefault(("damaged", fact.position) if fact.is_damaged else fact.partition, []).append(fact)
     groups = [group for members in partitions.values() for group in _group_partition(members, options)]
+    groups += [[fact] for fact in facts if fact.is_damaged and fact.fragment_id not in options.excluded_fragment_ids]
     groups.sort(key=lambda group: group[0].position)
     return limit_groups(groups, options)
 
@@ -174,6 +180,8 @@ def _find_candidates(facts: Sequence[FragmentFacts], options: CompactionOptions)
 
 def is_candidate(fact: FragmentFacts, options: CompactionOptions) -> bool:
     """Whether a fragment may be rewritten: it has many deletions, or is smaller than the targets."""
+    if fact.is_damaged:
+        return False  # it is a task of its own
     return _has_many_deletions(fact, options) or (
         fact.physical_rows < options.target_rows_per_fragment
         and not _reaches_byte_limit(fact.num_bytes, options)
@@ -274,6 +282,9 @@ def limit_groups(groups: list[list[FragmentFacts]], options: CompactionOptions) 
     return groups
 
 
+DAMAGE: Final = (CorruptFileError, ObjectNotFoundError)
+"""The errors of files that are corrupt or missing."""
+
 READ_AHEAD: Final = 8
 """Fragments that are read in parallel."""
 
@@ -288,13 +299,14 @@ def collect_facts(source: Snapshot, options: CompactionOptions) -> list[Fragment
     covered = _find_dividing_segments(manifest, options)
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
-        rows, deleted = _count_rows(source, position, message)
+        rows, deleted, is_damaged = _count_rows(source, position, message)
         facts.append(
             FragmentFacts(
                 position=position,
                 fragment_id=message.id,
                 physical_rows=rows,
                 deleted_rows=deleted,
+                is_damaged=is_damaged,
                 num_bytes=sum(file.file_size_bytes for file in message.files),
                 indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
             )
@@ -321,15 +333,18 @@ def _find_dividing_segments(manifest: Manifest, options: CompactionOptions) -> l
     ]
 
 
-def _count_rows(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
-    """Physical and deleted rows of a fragment."""
+def _count_rows(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int, bool]:
+    """Physical and deleted rows of a fragment; 0, and True, if they are not known as a file cannot be read."""
     rows = message.physical_rows
     deleted = message.deletion_file.num_deleted_rows if message.HasField("deletion_file") else 0
     if rows and (deleted or not message.HasField("deletion_file")):
-        return rows, deleted
+        return rows, deleted, False
     fragment = source.manifest.fragments[position]
-    deletions = source.deletions(fragment)
-    return physical_rows(source, fragment), 0 if deletions is None else len(deletions)
+    try:
+        deletions = source.deletions(fragment)
+        return physical_rows(source, fragment), 0 if deletions is None else len(deletions), False
+    except DAMAGE:
+        return 0, 0, True
 
 
 def _add_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
@@ -351,7 +366,8 @@ def _add_values(source: Snapshot, facts: list[FragmentFacts], options: Compactio
         return replace(fact, values=values)
 
     with ThreadPool(READ_AHEAD) as pool:
-        by_position = dict(zip((fact.position for fact in candidates), pool.map(with_values, candidates), strict=True))
+        read_facts = pool.map(partial(_unless_damaged, with_values), candidates)
+        by_position = dict(zip((fact.position for fact in candidates), read_facts, strict=True))
     return [by_position.get(fact.position, fact) for fact in facts]
 
 
@@ -385,7 +401,16 @@ def _add_partitions(
     candidates = [place for place, fact in enumerate(facts) if is_candidate(fact, options)]
     first, end = (candidates[0], candidates[-1] + 1) if candidates else (0, 0)
     with ThreadPool(READ_AHEAD) as pool:
-        return [*facts[:first], *pool.map(with_partition, facts[first:end]), *facts[end:]]
+        read_facts = pool.map(partial(_unless_damaged, with_partition), facts[first:end])
+        return [*facts[:first], *read_facts, *facts[end:]]
+
+
+def _unless_damaged(read: Callable[[FragmentFacts], FragmentFacts], fact: FragmentFacts) -> FragmentFacts:
+    """The facts that a function reads from the files of a fragment; the given ones if a file cannot be read."""
+    try:
+        return fact if fact.is_damaged else read(fact)
+    except DAMAGE:
+        return replace(fact, is_damaged=True)
 
 
 def _read_partition(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lance_core.errors import CorruptFileError, ObjectNotFoundError
+from lance_core.maintenance.compaction.plan import DAMAGE
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.health import TableHealth
@@ -239,7 +239,7 @@ def format_error(step: str, error: Exception) -> str:
 
 def shows_damage(error: object) -> bool:
     """Whether an error says that a file of a table is missing or corrupt."""
-    return isinstance(error, CorruptFileError | ObjectNotFoundError)
+    return isinstance(error, DAMAGE)
 
 
 def _join_messages(*reasons: str | None) -> str | None:

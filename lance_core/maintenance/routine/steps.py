@@ -148,10 +148,14 @@ def rewrite_tasks(
     first = next(iter(errors), None)
     return Rewrites(
         results=results,
-        error=None if first is None else format_error("rewrite", first),
+        error=None if first is None else format_error("rewrite", first) + _count_others(errors),
         is_damaged=any(map(shows_damage, errors)),
         seconds=time.monotonic() - started,
     ), first
+
+
+def _count_others(errors: Sequence[Exception]) -> str:
+    return f" (and {len(errors) - 1:,} further rewrites failed)" if len(errors) > 1 else ""
 
 
 def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
@@ -169,8 +173,18 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
         report = report.plus(bytes_read=_sum_bytes_read(results) - _sum_bytes_read(rebased_results))
         missing += len(results) - len(rebased_results)
         results, are_joined = rebased_results, done.are_joined
-    report = _commit_all(dataset, report, context, "commit", results, missing=missing)
-    return _commit_all(dataset, report, context, "commit") if are_joined else report
+    before, report = report, _commit_all(dataset, report, context, "commit", results, missing=missing)
+    report = _commit_all(dataset, report, context, "commit") if are_joined else report
+    while plan.policy.target_bytes_per_fragment is not None and _has_merged(before, report):
+        # The bytes of small files are not those of the merged file, which may have to be merged again.
+        before, report = report, _commit_all(dataset, report, context, "commit")
+    return report
+
+
+def _has_merged(before: MaintenanceReport, report: MaintenanceReport) -> bool:
+    """Whether a part of a step has committed all its rewrites, and made fewer fragments."""
+    merged = [each.done.get("fragments_removed", 0) - each.done.get("fragments_added", 0) for each in (before, report)]
+    return merged[0] < merged[1] and not (report.lost or report.deferred or report.error)
 
 
 def materialize_deletions(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:

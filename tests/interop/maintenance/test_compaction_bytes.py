@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.maintenance import MaintenancePolicy, maintain
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.plan import FragmentFacts, group_fragments
 
@@ -83,6 +84,29 @@ def test_fragments_of_the_target_are_left_alone_and_made(tmp_path):
     dataset.update_config({"lance.compaction.target_bytes_per_fragment": "900000"})
     dataset.optimize.compact_files()
     assert len(dataset.get_fragments()) == 1
+
+
+@pytest.mark.parametrize("maintains", [False, True])
+@pytest.mark.parametrize(("rows", "target"), [(1, 4096), (10, 3000), (5, 20_000)])
+def test_a_second_compaction_of_tiny_files_makes_no_version(tmp_path, rows, target, maintains):
+    """Most bytes of a tiny file are those of any file, so that the results are much smaller than their sources."""
+    batch = pa.table({"n": range(rows), "s": [f"{row / 7}" for row in range(rows)]})
+    for i in range(40):
+        lance_core.write_dataset(batch, tmp_path / "t", mode="append" if i else "create")
+    dataset = lance_core.dataset(tmp_path / "t")
+
+    def compact():
+        if maintains:
+            maintain(dataset, MaintenancePolicy(target_bytes_per_fragment=target))
+        else:
+            dataset.optimize.compact_files(target_bytes_per_fragment=target)
+        return dataset.version
+
+    version = compact()
+    assert version > 40
+    assert min(sizes(dataset)) >= target or len(sizes(dataset)) == 1
+    assert compact() == version
+    assert dataset.to_table().num_rows == 40 * rows
 
 
 OPTIONS = [

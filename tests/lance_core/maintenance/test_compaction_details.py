@@ -8,6 +8,7 @@ import pytest
 import lance_core
 import lance_core.maintenance.compaction.plan as facts_module
 from lance_core.commit.versions import load_manifest
+from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.file import DataFileWriter
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.compaction.compaction import plan_of
@@ -71,3 +72,44 @@ def test_partitions_of_full_fragments_at_the_ends_are_not_read(tmp_path, monkeyp
     read.clear()
     assert not plan_of(dataset.source, options | {"target_rows_per_fragment": 2}).tasks
     assert not read
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"target_rows_per_fragment": 20}, 5),  # the group of the damaged fragment stays
+        ({"target_rows_per_fragment": 20, "partition_by": ("p",)}, 4),
+        ({"target_rows_per_fragment": 20, "repair_pages": True}, 5),
+        ({"target_rows_per_fragment": 2, "repair_pages": True}, 8),
+    ],
+)
+def test_a_damaged_file_stops_the_compaction_of_no_other_group(tmp_path, options, left, damage):
+    for number in range(8):
+        rows = pa.table({"p": [number // 4] * 10, "s": [{"n": number}] * 10, "d": pa.array(["a"] * 10)})
+        lance_core.write_dataset(rows, tmp_path / "t", mode="append" if number else "create")
+    table = lance_core.dataset(tmp_path / "t")
+    file = tmp_path / "t" / "data" / table.get_fragments()[1].metadata.files[0].path
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises((CorruptFileError, ObjectNotFoundError), match=file.name) as failure:
+        table.optimize.compact_files(**options)
+    assert any("were not compacted; the others were committed" in note for note in failure.value.__notes__)
+    table.checkout_latest()
+    assert len(table.get_fragments()) == left
+
+
+def test_a_damaged_dictionary_stops_the_compaction_of_no_other_group(tmp_path):
+    kind = pa.dictionary(pa.int8(), pa.string())
+    for number in range(8):
+        rows = pa.table({"d": pa.array(["a", "b"] * 50).cast(kind)})
+        lance_core.write_dataset(rows, tmp_path / "t", mode="append" if number else "create")
+    table = lance_core.dataset(tmp_path / "t")
+    file = tmp_path / "t" / "data" / table.get_fragments()[1].metadata.files[0].path
+    file.write_bytes(b"nothing")
+    with pytest.raises(CorruptFileError, match=file.name):
+        table.optimize.compact_files(target_rows_per_fragment=300)
+    table.checkout_latest()
+    assert len(table.get_fragments()) < 8
