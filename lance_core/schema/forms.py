@@ -96,7 +96,7 @@ _LANCE_JSON: Final = b"lance.json"
 _MOST_BYTES = (1 << 31) // 8 - 1
 
 
-def check_names(schema: pa.Schema) -> None:
+def check_names(schema: Iterable[pa.Field]) -> None:
     """Check that the names of columns, and of fields in them, are UTF-8: in Python, any use of others is an error.
 
     Raises:

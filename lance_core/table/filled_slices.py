@@ -68,9 +68,8 @@ def overlapping_slices(properties: Mapping[str, str], other_properties: Mapping[
     same = [slices[digest].name for digest in slices.keys() & other_slices.keys()]
     if same:
         return same
-    for (columns, boxes), (other_columns, other_boxes) in product(
-        _boxes(properties).items(), _boxes(other_properties).items()
-    ):
+    pairs = product(_boxes(properties).items(), _boxes(other_properties).items())
+    for (columns, boxes), (other_columns, other_boxes) in pairs:
         name = _find_overlap(boxes, other_boxes, [column for column in columns if column in other_columns])
         if name is not None:
             return [name]
@@ -105,10 +104,8 @@ def _boxes(properties: Mapping[str, str]) -> Mapping[tuple[str, ...], list[_Box]
 
 
 @lru_cache(maxsize=64)
-def _read_boxes(
-    slices: str | None, slice_names: str | None, replaced_rows: str | None
-) -> Mapping[tuple[str, ...], list[_Box]]:
-    parts = list(_read(slices, slice_names).values())
+def _read_boxes(slices: str | None, names: str | None, replaced_rows: str | None) -> dict[tuple[str, ...], list[_Box]]:
+    parts = list(_read(slices, names).values())
     if replaced_rows is not None:
         parts.append(FilledSlice("replaced rows", _read_list(replaced_rows)))
     boxes: dict[tuple[str, ...], list[_Box]] = defaultdict(list)

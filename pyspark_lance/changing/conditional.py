@@ -23,6 +23,7 @@ from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import build_assigned_values, is_column, respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
+from pyspark_lance.engine.sessions import with_times
 from pyspark_lance.engine.spark_internals import names_of_column
 from pyspark_lance.reading.filter_pushdown import push_filter
 from pyspark_lance.reading.plan import table_schema
@@ -128,15 +129,16 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
         InvalidInputError: The condition does not fit the table.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    where = where.check_in_spark("delete", dataset)
+    with with_times(where.session, spark_schema(dataset.schema)):
+        where = where.check_in_spark("delete", dataset)
 
-    def change(base: LanceDataset) -> RowLevelChange:
-        with short_errors(f"delete: {where.condition}"):
-            rows = where.rows(base, ["_rowaddr"], options.storage_options)
-            frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
-            return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
+        def change(base: LanceDataset) -> RowLevelChange:
+            with short_errors(f"delete: {where.condition}"):
+                rows = where.rows(base, ["_rowaddr"], options.storage_options)
+                frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
+                return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
 
-    return run_change(dataset, change, options)
+        return run_change(dataset, change, options)
 
 
 def update_where(
@@ -149,23 +151,25 @@ def update_where(
         InvalidInputError: The condition or a value does not fit the table.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    exact = case_sensitive(where.session)
-    where = where.check_in_spark("update", dataset)
-    column_values = respell_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
+    with with_times(where.session, spark_schema(dataset.schema)):
+        where = where.check_in_spark("update", dataset)
+        exact = case_sensitive(where.session)
+        column_values = respell_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
 
-    def change(base: LanceDataset) -> RowLevelChange:
-        from pyspark.sql import functions
+        def change(base: LanceDataset) -> RowLevelChange:
+            from pyspark.sql import functions
 
-        names = base.schema.names
-        ids = row_id_columns(base)
-        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        with short_errors(f"update: {'all rows' if where.condition is None else where.condition}, set {dict(values)}"):
-            further = [name for name in row_columns(list(column_values.values()), base) if name not in ids]
-            rows = where.rows(base, [*names, *ids, *further], options.storage_options)
-            check_spellings(rows, names)
-            new_values = build_assigned_values(rows, column_values, base.schema, kinds)
-            cells = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
-            frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
-            return RowLevelChange.writing(base, frame, (), options)
+            names = base.schema.names
+            ids = row_id_columns(base)
+            kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+            changed = "all rows" if where.condition is None else where.condition
+            with short_errors(f"update: {changed}, set {dict(values)}"):
+                further = [name for name in row_columns(list(column_values.values()), base) if name not in ids]
+                rows = where.rows(base, [*names, *ids, *further], options.storage_options)
+                check_spellings(rows, names)
+                new_values = build_assigned_values(rows, column_values, base.schema, kinds)
+                cells = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
+                frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
+                return RowLevelChange.writing(base, frame, (), options)
 
-    return run_change(dataset, change, options)
+        return run_change(dataset, change, options)

@@ -45,6 +45,7 @@ from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.sessions import with_times
 from pyspark_lance.keys.narrowing import collect_few_keys
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
@@ -107,10 +108,11 @@ class ClauseMerge:
             InvalidInputError: A condition or a clause cannot be used, or several rows of the source change one row.
             RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
-        merge = self._find_keys(dataset)
-        with merge._cache_source(dataset) as cached_merge:  # noqa: SLF001 - of the same class
-            change = cached_merge._change  # noqa: SLF001 - of the same class
-            return run_change(dataset, lambda base: change(base, options), options, checked_through)
+        with with_times(self.source.sparkSession, self.source.schema, spark_schema(dataset.schema)):
+            merge = self._find_keys(dataset)
+            with merge._cache_source(dataset) as cached_merge:  # noqa: SLF001 - of the same class
+                change = cached_merge._change  # noqa: SLF001 - of the same class
+                return run_change(dataset, lambda base: change(base, options), options, checked_through)
 
     @property
     def _alias(self) -> str:

@@ -36,7 +36,7 @@ from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import build_assigned_values, respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, translate_strings
-from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
+from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone, with_times
 from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, names_of, quoted
@@ -184,8 +184,11 @@ def _run(
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
         )
-    with merged.fit_to_table(dataset).cache_source(dataset, is_alone=deleting is None) as counted:
-        return run_change(dataset, partial(_plan_merge, counted, options, deleting=deleting), options, checked_through)
+    with with_times(merged.source.sparkSession, merged.source.schema, spark_schema(dataset.schema)):
+        merged = merged.fit_to_table(dataset)
+        with merged.cache_source(dataset, is_alone=deleting is None) as counted:
+            change = partial(_plan_merge, counted, options, deleting=deleting)
+            return run_change(dataset, change, options, checked_through)
 
 
 def _parse_clauses(

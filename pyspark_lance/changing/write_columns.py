@@ -29,7 +29,7 @@ from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
 from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.partitions import run_on_partitions
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
+from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, with_times
 from pyspark_lance.keys.collations import comparable_filter
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted, rename_columns_like
@@ -142,8 +142,9 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         tasks={column_task.fragment_id: column_task for column_task in plan.tasks},
         storage_options=storage_options,
     )
-    frame = _find_addresses(df, dataset, keys, stored.names, scope, storage_options)
-    reports = _write_fragments(frame, plan, task)
+    with with_times(df.sparkSession, df.schema):
+        frame = _find_addresses(df, dataset, keys, stored.names, scope, storage_options)
+        reports = _write_fragments(frame, plan, task)
     return _commit(dataset, plan, task, reports, commit)
 
 

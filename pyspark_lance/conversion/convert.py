@@ -12,7 +12,6 @@ Files are converted in groups. Each group is one commit, which records its files
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.merged_schema import check_partition_names, find_partitions, merge_schemas
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, list_foreign_files
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.sessions import session_of
+from pyspark_lance.engine.sessions import session_of, with_setting, with_times
 from pyspark_lance.reading.read import read
 from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted
 from pyspark_lance.writing.write import write
@@ -135,7 +134,7 @@ def convert(
     """
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
-    with _columns_by_id(session), short_errors(str(source)):
+    with with_setting(session, BY_ID, "true"), short_errors(str(source)):
         foreign_source, whole = _open_source(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
         left, begins = history.find_files_to_convert(foreign_source.files, str(source), mode)
@@ -194,20 +193,6 @@ def _check(mode: ConvertMode, most: int) -> None:
         raise InvalidInputError(f"max_bytes_per_commit is {most}, and must be at least 1")
 
 
-@contextlib.contextmanager
-def _columns_by_id(session: SparkSession) -> Iterator[None]:
-    """Let Spark find columns of Parquet files by id, if the schema has ids."""
-    before = session.conf.get(BY_ID, None)
-    session.conf.set(BY_ID, "true")
-    try:
-        yield
-    finally:
-        if before is None:
-            session.conf.unset(BY_ID)
-        else:
-            session.conf.set(BY_ID, before)
-
-
 def to_parquet(
     uri: str | PathLike[str],
     target: str | PathLike[str],
@@ -260,12 +245,13 @@ def to_parquet(
         )
     for name in names:
         _check_partition_values(frame, name)
-    with foreign_errors(str(target), _TARGET_REMEDY, session):
-        frame.write.mode(mode).partitionBy(*names).parquet(str(target))
-    if not verify or mode == "append":
-        return frame.count()
-    # With the table's types: Spark would infer those of Hive partitions from their names.
-    return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
+    with with_times(session, frame.schema):
+        with foreign_errors(str(target), f"{_TARGET_REMEDY}; drop or cast columns that it cannot write", session):
+            frame.write.mode(mode).partitionBy(*names).parquet(str(target))
+        if not verify or mode == "append":
+            return frame.count()
+        # With the table's types: Spark would infer those of Hive partitions from their names.
+        return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
 
 
 def _check_partition_values(frame: DataFrame, name: str) -> None:

@@ -17,7 +17,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import lance_core
-from lance_core import LanceDataset
+from lance_core import LanceDataset, errors
 from lance_core.errors import LanceError
 from lance_core.maintenance import (
     Compaction,
@@ -195,9 +195,15 @@ def executor_rewriter(spark: SparkSession, max_parallel_tasks: int | None = None
         for start in range(0, len(tasks), size):
             results, failures = execute_tasks(spark, dataset.uri, tasks[start : start + size], storage_options=options)
             yield from results
-            yield from (LanceError(f"fragments {each.fragment_ids}: {each.error}") for each in failures)
+            yield from map(_error_of, failures)
 
     return run
+
+
+def _error_of(failure: CompactionFailure) -> LanceError:
+    """The error of a task, of its own class, as a file that is missing or corrupt stops a cleanup."""
+    kind: type[LanceError] = getattr(errors, failure.error.partition(":")[0], LanceError)
+    return kind(f"fragments {failure.fragment_ids}: {failure.error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ In a session with another zone, such a condition would choose other rows than Sp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +17,32 @@ from lance_core.errors import InvalidInputError, LanceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
 
 _UTC: Final = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal", "Greenwich", "Z", "+00:00")
+
+
+_TIMES: Final = "spark.sql.timeType.enabled"
+
+
+@contextlib.contextmanager
+def with_setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
+    """Give a setting of a session, which is false by default, another value within the context."""
+    before = str(session.conf.get(key, "false"))
+    session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        session.conf.set(key, before)
+
+
+def with_times(session: SparkSession, *schemas: StructType) -> contextlib.AbstractContextManager[None]:
+    """Let Spark cache, write and compute columns of TIME, if a schema has one: by default it does little with them."""
+    has_times = any("time(" in schema.simpleString() for schema in schemas)
+    return with_setting(session, _TIMES, "true") if has_times else contextlib.nullcontext()
 
 
 def reject_memory(uri: str | os.PathLike[str]) -> None:

@@ -182,11 +182,11 @@ def rename_columns_like(df: DataFrame, source: pa.Schema, table: pa.Schema) -> D
     if case_sensitive(df.sparkSession):
         return df
     renamed_schema = rename_like(table, source)
+    check_spellings(df, df.columns)
     if renamed_schema.equals(source):
         return df
     from pyspark.sql import functions
 
-    check_spellings(df, df.columns)
     columns: list[Any] = []
     for old, new, field in zip(source, renamed_schema, df.schema, strict=True):
         column = functions.col(quoted(old.name))

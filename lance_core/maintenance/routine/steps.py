@@ -148,14 +148,10 @@ def rewrite_tasks(
     first = next(iter(errors), None)
     return Rewrites(
         results=results,
-        error=None if first is None else format_error("rewrite", first) + _count_others(errors),
+        error=None if first is None else format_error("rewrite", first),
         is_damaged=any(map(shows_damage, errors)),
         seconds=time.monotonic() - started,
     ), first
-
-
-def _count_others(errors: Sequence[Exception]) -> str:
-    return f" (and {len(errors) - 1:,} further rewrites failed)" if len(errors) > 1 else ""
 
 
 def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:

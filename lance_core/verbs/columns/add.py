@@ -87,7 +87,7 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
         UnsupportedError: The dataset has the file version 0.1, in which each fragment must store every column.
     """
     fields = list(fields)
-    check_names(pa.schema(fields))
+    check_names(fields)
     for name in null_columns(source.manifest.schema) & {field.name for field in fields}:
         raise SchemaError(f"column {name!r} exists already")
     schema = with_null_columns(source.manifest, fields)

@@ -360,8 +360,7 @@ def to_batches(
             UTF-8.
         UnsupportedError: The data comes from another library, and Arrow cannot import its types.
     """
-    if schema is not None:
-        check_names(schema)
+    check_names(schema or ())
     data_schema, batches = _to_batches(data, schema)
     check_names(data_schema)
     return data_schema, batches

@@ -7,6 +7,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
+from lance_core.errors import InvalidInputError
 
 ENABLED = "spark.sql.timeType.enabled"
 ELEVEN = dt.time(11)
@@ -108,3 +109,41 @@ def test_a_merge_keeps_times_that_its_source_lacks(times, spark, deletes):
 def test_an_insert_only_merge_stores_null_in_times(times, spark):
     pyspark_lance.merge(spark.sql("SELECT 9L AS id"), times, on="id", when_matched=None)
     assert _row(times, 9) == NOTHING
+
+
+@pytest.mark.parametrize("condition", [None, "source.id > 0 and hour(target.t) = 11"])
+def test_a_merge_of_filtered_times(times, spark, condition):
+    source = pyspark_lance.read(spark, times).selectExpr("id + 7 as id", "t", "v", "m").where("id > 8").repartition(1)
+    pyspark_lance.merge(source, times, on="id", condition=condition)
+    assert _row(times, 9) == _row(times, 2)
+    pyspark_lance.merge(source.selectExpr("1L as id", "t", "v", "m"), times, on="id", condition=condition)
+    assert _row(times, 1) == NOTHING
+    assert spark.conf.get(ENABLED) == "false"
+
+
+def test_a_table_that_is_merged_by_clauses(times, spark):
+    source = pyspark_lance.read(spark, times).where("id = 1").alias("s")
+    merge = pyspark_lance.LanceTable.forPath(spark, times).alias("t").merge(source, "t.id = s.id + 1")
+    merge.whenMatchedUpdate("t.t is null and hour(s.t) = 11", {"t": "s.t"}).whenNotMatchedInsertAll().execute()
+    assert _row(times, 2)[0]["t"] == ELEVEN
+
+
+def test_conditions_and_columns_of_times(times, spark):
+    table = pyspark_lance.LanceTable.forPath(spark, times)
+    table.update("hour(t) = 11", {"v": "null"})
+    assert _row(times, 1)[0]["v"] is None
+    pyspark_lance.write_columns(
+        pyspark_lance.read(spark, times).where("id = 2").repartition(1), times, on="id", missing="keep"
+    )
+    assert table.delete("minute(t) = 0").rows_deleted == 1
+
+
+def test_times_are_written_to_parquet(times, spark, tmp_path):
+    assert pyspark_lance.to_parquet(times, tmp_path / "parquet", spark=spark) == 2
+    assert spark.conf.get(ENABLED) == "false"
+
+
+def test_a_type_that_parquet_lacks_is_named_with_a_remedy(lake, spark, tmp_path):
+    lance_core.write_dataset(pa.table({"id": [1], "e": pa.array([{}], pa.struct([]))}), f"{lake}/e.lance")
+    with pytest.raises(InvalidInputError, match=r"empty schemas.* drop or cast columns that it cannot write"):
+        pyspark_lance.to_parquet(f"{lake}/e.lance", tmp_path / "parquet", spark=spark)

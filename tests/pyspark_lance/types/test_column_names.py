@@ -53,6 +53,7 @@ def test_names_that_differ_in_case(spark, uri, lance, connect):
         lambda: pyspark_lance.write(frame, uri, partition_by=["a"]),
         lambda: pyspark_lance.merge(frame, uri, on="id"),
         lambda: pyspark_lance.update(uri, {"a": "1"}, spark=spark),
+        lambda: pyspark_lance.write_columns(frame, uri, on="id"),
     ):
         with pytest.raises(SchemaError, match=r"'a' and 'A' differ only in case: Spark.*caseSensitive"):
             change()
