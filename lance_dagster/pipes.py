@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import lance_core
 from lance_core.errors import InvalidInputError
 from lance_dagster import properties as prop
-from lance_dagster.events.layout import columns_of, describe_version, split_entries
+from lance_dagster.events.layout import describe_columns, describe_version, split_entries
 from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties
 from lance_dagster.lineage.history import compute_data_version, input_entry, input_record, read_history
@@ -96,7 +96,7 @@ def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
     inputs = [input_record(input_table) for input_table in newest.inputs] if newest is not None else []
     columns = [
         {"name": name, "type": kind, "constraints": {"nullable": nullable}, "tags": dict(tags)}
-        for name, kind, nullable, tags in columns_of(dataset.schema)
+        for name, kind, nullable, tags in describe_columns(dataset.schema)
     ]
     optional_entries: dict[str, Any] = {
         **describe_version(dataset),

@@ -29,7 +29,7 @@ from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
-from lance_core.verbs.scan.read_fragment import counted_fragments
+from lance_core.verbs.scan.read_fragment import with_all_row_counts
 
 _RUN_KEY = re.compile(r"\w+\.run_id")
 """The property by which an orchestrator's commits name their run: `run_id` with the orchestrator's name before it."""
@@ -42,7 +42,7 @@ _SHORT_RUN = 8
 def info(dataset: LanceDataset, output: CommandOutput) -> None:
     """Show what a table is and how large it is."""
     manifest = dataset.source.manifest
-    counts = _count_fragments(counted_fragments(dataset.source))
+    counts = _count_fragments(with_all_row_counts(dataset.source))
     output.record(
         {
             "uri": dataset.uri,
@@ -107,7 +107,7 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     writer = manifest.writer_version
     values: dict[str, Any] = {
         **_describe_commit(dataset_at_version, manifest),
-        **_count_fragments(counted_fragments(dataset_at_version.source)),
+        **_count_fragments(with_all_row_counts(dataset_at_version.source)),
     }
     values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
     if transaction is not None:
@@ -134,7 +134,7 @@ def fragments(dataset: LanceDataset, output: CommandOutput) -> None:
             "files": len(message.files),
             "bytes": sum(file.file_size_bytes for file in message.files),
         }
-        for message in counted_fragments(dataset.source).messages()
+        for message in with_all_row_counts(dataset.source).messages()
     ]
     output.rows(rows, ["id", "rows", "deleted_rows", "files", "bytes"])
 

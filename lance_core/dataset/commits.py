@@ -17,7 +17,7 @@ from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TableFormat
 from lance_core.verbs.context.drop import drop
-from lance_core.verbs.context.handle import Handle, TableTarget, table_target
+from lance_core.verbs.context.handle import Handle, TableTarget, resolve_target
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
@@ -97,7 +97,7 @@ class CommitVerbs(Handle):
         reject("commit", unsupported)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
-        target = table_target(base_uri, storage_options, commit_lock)
+        target = resolve_target(base_uri, storage_options, commit_lock)
         _check_names(target, operation)
         done = commit_operation(
             target.store,
@@ -143,7 +143,7 @@ class CommitVerbs(Handle):
             4
         """
         reject("commit_batch", unsupported)
-        target = table_target(dest, storage_options, commit_lock)
+        target = resolve_target(dest, storage_options, commit_lock)
         done: Committed = commit_merged(
             target.store,
             transactions,

@@ -27,8 +27,8 @@ from lance_core.verbs.columns.add import made_fragment, with_new_columns
 from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, joined
 from lance_core.verbs.context.handle import Handle, Snapshot
-from lance_core.verbs.context.uncommitted_files import staged
-from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
+from lance_core.verbs.context.uncommitted_files import collecting_files
+from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_column_file
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
@@ -38,7 +38,7 @@ from lance_core.verbs.rows.removal import matching_rows, with_deletions
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, check_num_rows, scan_options
 from lance_core.verbs.scan.projection import AS_STORED, ROW_ADDRESS, ROW_ID, described_columns
-from lance_core.verbs.scan.read_fragment import counted, live_count, physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows, count_live, with_row_counts
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
 from lance_core.verbs.write.write_fragments import write_fragments
@@ -130,7 +130,7 @@ class LanceFragment:
     @property
     def metadata(self) -> FragmentMetadata:
         """The fragment's record, as pylance's `FragmentMetadata`; rows that it does not count are counted in files."""
-        return FragmentMetadata.from_record(counted(self._source, self.record))
+        return FragmentMetadata.from_record(with_row_counts(self._source, self.record))
 
     @property
     def schema(self) -> pa.Schema:
@@ -140,12 +140,12 @@ class LanceFragment:
     @property
     def physical_rows(self) -> int:
         """Rows in its files, deleted ones included."""
-        return physical_rows(self._source, self.record)
+        return count_file_rows(self._source, self.record)
 
     @property
     def num_deletions(self) -> int:
         """Rows that are deleted."""
-        return counted(self._source, self.record).num_deleted_rows
+        return with_row_counts(self._source, self.record).num_deleted_rows
 
     def data_files(self) -> list[DataFile]:
         """Its data files."""
@@ -301,7 +301,7 @@ class LanceFragment:
             InvalidInputError: An offset is out of range.
         """
         rows = np.asarray(list(offsets), np.int64)
-        count = physical_rows(self._source, self.record)
+        count = count_file_rows(self._source, self.record)
         outside = rows[(rows < 0) | (rows >= count)]
         if len(outside):
             raise InvalidInputError(
@@ -383,10 +383,10 @@ class LanceFragment:
             )
         columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
         matched = BitMap()
-        with staged(self._source) as files:
+        with collecting_files(self._source) as files:
             tables = self._update_values(maker, columns, matched)
             file = write_column_file(self._source, self.record, columns, tables, files)
-        updated = FragmentMetadata.from_record(replaced_columns(self.record, file))
+        updated = FragmentMetadata.from_record(replace_columns(self.record, file))
         fields = [node.id for node, _ in columns.walk()]
         return (updated, fields, matched.serialize()) if with_offsets else (updated, fields)
 
@@ -399,11 +399,11 @@ class LanceFragment:
         validate_fragment(self._source, self.record)
 
     def _delete_rows(self, deleted: BitMap) -> FragmentMetadata | None:
-        if len(deleted) == live_count(self._source, self.record):
+        if len(deleted) == count_live(self._source, self.record):
             return None
         if not deleted:
             return FragmentMetadata.from_record(self.record)
-        with staged(self._source) as files:
+        with collecting_files(self._source) as files:
             fragment = with_deletions(self._source, self.record, deleted, files)
             assert fragment.deletion_file is not None
             make_durable(self._source.store, [fragment.deletion_file.key(fragment.id)])
@@ -411,7 +411,7 @@ class LanceFragment:
 
     def _make_columns(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
         schema, columns = with_new_columns(self._source.manifest, maker.makes)
-        with staged(self._source) as files:
+        with collecting_files(self._source) as files:
             fragment = made_fragment(self._source, self.record, maker, columns, batch_size, files)
             maker.finish()
         return FragmentMetadata.from_record(fragment), LanceSchema(schema)

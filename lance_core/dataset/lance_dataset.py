@@ -40,7 +40,7 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError, Unsupport
 from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle, Session, TableTarget, table_target
+from lance_core.verbs.context.handle import Handle, Session, TableTarget, resolve_target
 from lance_core.verbs.context.references import Reference
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
@@ -343,7 +343,7 @@ def write_dataset(
     """
     options = WriteOptions.of(mode, locals())
     reject("write_dataset", unsupported)
-    target = table_target(uri, storage_options, commit_lock)
+    target = resolve_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         target, options = _with_attempt(target, options)
     new_target = write_version(data_obj, schema, target, options)
@@ -373,7 +373,7 @@ def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarg
     attempt = commit.write_attempt
     assert attempt is not None, "the properties belong to an attempt"
     if existing is not None:
-        target = table_target(existing, target.options)
+        target = resolve_target(existing, target.options)
         if write.mode == "create":
             if not attempt.earlier or existing.version != max(attempt.earlier):
                 raise make_already_exists_error(target.uri)

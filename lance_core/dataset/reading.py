@@ -18,7 +18,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.nearest import NearestQuery, NearestScanner
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, check_num_rows, scan_options
 from lance_core.verbs.scan.projection import AS_STORED, scanned_columns
-from lance_core.verbs.scan.read_fragment import counted_fragments
+from lance_core.verbs.scan.read_fragment import with_all_row_counts
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
@@ -233,7 +233,7 @@ class ReadingVerbs(Handle):
             >>> table.delete("id = 2")["num_deleted_rows"], table.count_deleted_rows()
             (1, 1)
         """
-        return counted_fragments(self.source).totals()[0]
+        return with_all_row_counts(self.source).totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
         """The first `num_rows` rows, or all if it is None, with the arguments of `scanner`.

@@ -14,7 +14,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import Reference
-from lance_core.verbs.files.conform import external_places
+from lance_core.verbs.files.conform import external_prefixes
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.clones import Clones
@@ -184,7 +184,7 @@ class RefVerbs(Handle):
             >>> table.add_bases([lance.DatasetBasePath("/photos", "photos")]).external_places
             ('/photos/',)
         """
-        return external_places(self._manifest.base_paths)
+        return external_prefixes(self._manifest.base_paths)
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Mapping[str, str] | None = None

@@ -14,8 +14,8 @@ from lance_core.commit.attempts import AttemptProperties
 from lance_core.errors import InvalidInputError
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.operations import KeyExistenceFilter
-from lance_core.verbs.context.handle import Handle, table_target
-from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.handle import Handle, resolve_target
+from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
@@ -65,7 +65,7 @@ class RowVerbs(Handle):
         )
         options.pop("max_rows_per_group", None)  # it changes no result
         reject("write_dataset", {name: value for name, value in options.items() if name not in OPTION_NAMES})
-        target = table_target(self, storage_options, commit_lock)
+        target = resolve_target(self, storage_options, commit_lock)
         new_target = write_version(data, schema, target, WriteOptions.of(mode, options))
         assert new_target.base is not None  # the version that was made
         self.move_to(new_target.base)
@@ -103,7 +103,7 @@ class RowVerbs(Handle):
             if fragment is None:
                 raise InvalidInputError(f"version {self.version} of {self.uri} has no fragment {number}")
             rows.append((fragment, offsets))
-        with staged(self.source) as files:
+        with collecting_files(self.source) as files:
             removal = remove_rows(files.source, rows, files)
         return LanceOperation.Update(
             removed_fragment_ids=list(removal.removed_fragment_ids),

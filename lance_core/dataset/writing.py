@@ -15,7 +15,7 @@ from lance_core.commit.records import Commit, Committed, committed_or_raise
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.file import FileVersion
 from lance_core.table.transaction import FIRST_ADDED_KEY
-from lance_core.verbs.context.handle import Handle, TableTarget, table_target
+from lance_core.verbs.context.handle import Handle, TableTarget, resolve_target
 from lance_core.verbs.files.fragment_writer import FileOptions
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -229,7 +229,7 @@ def commit_fragments(
         identity=identity,
         table_config=table_config,
     )
-    target = table_target(uri, storage_options)
+    target = resolve_target(uri, storage_options)
     return _make_result(target, committed_or_raise(commit_request(target, request)))
 
 
@@ -270,7 +270,7 @@ def commit_transaction(dataset: LanceDataset, transaction: Transaction, commit: 
     """
     record = transaction.to_record()
     options = commit or Commit()
-    target = table_target(dataset, None)
+    target = resolve_target(dataset, None)
     check_against_base(target.store, record.operation, target.base, record.read_version)
     done = commit_record(
         target.store,

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 
-def build_job_beside_resources(
+def build_job_with_some_resources(
     graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any
 ) -> dg.JobDefinition:
     """A job with some resources of its own; the code location provides the others.

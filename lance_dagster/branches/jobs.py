@@ -266,8 +266,8 @@ def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partition
     from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
         TableReport,
         count_partition_rows,
+        log_events,
         read_recorded_states,
-        record,
     )
 
     latest, context = main.checkout_version((None, None)), run.context
@@ -287,7 +287,7 @@ def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partition
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
-    record(context, run.root, report)
+    log_events(context, run.root, report)
 
 
 def _find_branch_of_run(run: TableRun) -> str:

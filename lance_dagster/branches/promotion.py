@@ -282,7 +282,7 @@ def report_promotion(
         provenance=_find_provenance(context, root, ref, published),
         entries_by_partition=_find_reported_entries(context.instance, ref, published, rows),
     )
-    return reporting.record(context, root, report)
+    return reporting.log_events(context, root, report)
 
 
 def _find_reported_entries(

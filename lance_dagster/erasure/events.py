@@ -25,8 +25,8 @@ def log_erasure(
     root: TableRoot,
     refs: Sequence[TableRef],
     report: ErasureReport,
-    request: str,
-    before: Mapping[str, Mapping[str, PartitionRows]],
+    erasure_name: str,
+    rows_before: Mapping[str, Mapping[str, PartitionRows]],
 ) -> None:
     """Log the erasure of a table, for each asset that shares the table.
 
@@ -39,15 +39,15 @@ def log_erasure(
         root: The root of the tables.
         refs: The assets that share the table; the job names the first one.
         report: The report of the erasure.
-        request: The name of the erasure; may be empty.
-        before: The rows of partitions before the erasure, by the name of the asset.
+        erasure_name: The name of the erasure; may be empty.
+        rows_before: The rows of partitions before the erasure, by the name of the asset.
     """
     entries: dict[str, Any] = {
         ERASURE_ENTRY: asdict(report),
         "lance/rows_erased": sum(report.rows_deleted.values()),
         "lance/erasure_proven": report.proven,
         "lance/erasure_dry_run": report.dry_run,
-        **({"lance/erasure_request": request} if request else {}),
+        **({"lance/erasure_request": erasure_name} if erasure_name else {}),
     }
     dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
@@ -55,18 +55,18 @@ def log_erasure(
         recorded_versions = reporting.read_recorded_states(
             context.instance, ref.key, _list_materialized_partitions(context.instance, ref), dataset
         )
-        due = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
-        if report.dry_run or report.obstacles or not due:
+        removed = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
+        if report.dry_run or report.obstacles or not removed:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
-        names, earlier = [partition for partition in due if partition is not None], before.get(ref.name, {})
+        names, earlier = [partition for partition in removed if partition is not None], rows_before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
             for name, now in reporting.count_partition_rows(dataset, ref, names).items()
         }
-        unchanged = {
+        data_versions = {
             partition: data_version
-            for partition in due
+            for partition in removed
             if (data_version := recorded_versions[partition].data_version)
             and (not report.rows_deleted.get("main") or (partition in rows and rows[partition].erased == 0))
         }
@@ -76,13 +76,13 @@ def log_erasure(
             partitions=names,
             metadata={name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")},
             rows=rows,
-            unchanged=unchanged,
-            provenance={partition: recorded_versions[partition].provenance for partition in due},
+            unchanged=data_versions,
+            provenance={partition: recorded_versions[partition].provenance for partition in removed},
         )
-        reporting.record(context, root, table_report, location)
+        reporting.log_events(context, root, table_report, location)
 
 
-def count_rows_before(
+def count_rows_before_erasure(
     instance: dg.DagsterInstance, dataset: lance_core.LanceDataset, refs: Sequence[TableRef]
 ) -> dict[str, dict[str, PartitionRows]]:
     """The rows of materialized partitions, by the name of the asset, before rows are erased.

@@ -141,7 +141,7 @@ def build_erasure_job(
 
 
 def _erase(run: TableRun) -> None:
-    from lance_dagster.erasure.events import count_rows_before, log_erasure  # noqa: PLC0415 - heavy imports
+    from lance_dagster.erasure.events import count_rows_before_erasure, log_erasure  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
     context, root, config = run.context, run.root, run.config
@@ -157,7 +157,7 @@ def _erase(run: TableRun) -> None:
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
     for uri, (dataset, named) in tables.items():
         sharing = assets_of_table(context, root, dataset, named)
-        rows = count_rows_before(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
+        rows = count_rows_before_erasure(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
         if not (stopped or is_dry):
             properties = _make_properties(context, dataset, named)
             reports |= _erase_tables({uri: tables[uri]}, where, transaction_properties=properties, **allowed)

@@ -62,13 +62,13 @@ def describe_version(dataset: lance_core.LanceDataset) -> dict[str, Any]:
     }
 
 
-def columns_of(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str, str]]]:
+def describe_columns(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str, str]]]:
     """The name, Arrow type, nullability and tags of each column."""
     for field in schema:
-        yield field.name, str(field.type), field.nullable, _tags(field.metadata)
+        yield field.name, str(field.type), field.nullable, _select_tags(field.metadata)
 
 
-def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+def _select_tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """The field metadata that can be tags: at most 63 characters, and no entries of Arrow, Spark or Parquet."""
     tags = {}
     for key, value in (metadata or {}).items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_core.maintenance.routine.health import DEFAULT_TARGET, TARGET_KEY
-from lance_dagster.events.layout import columns_of, describe_version, split_entries
+from lance_dagster.events.layout import describe_columns, describe_version, split_entries
 from lance_dagster.events.table_log import read_recent_versions, render_table_log
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
@@ -198,6 +198,6 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
             dg.TableColumn(
                 name=name, type=kind, constraints=dg.TableColumnConstraints(nullable=nullable), tags=dict(tags)
             )
-            for name, kind, nullable, tags in columns_of(schema)
+            for name, kind, nullable, tags in describe_columns(schema)
         ]
     )

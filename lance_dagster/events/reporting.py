@@ -311,7 +311,7 @@ def build_observation(
     return dg.AssetObservation(asset_key=ref.key, metadata={**describe_version(dataset), **metadata})
 
 
-def record(
+def log_events(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     root: TableRoot,
     report: TableReport | None,

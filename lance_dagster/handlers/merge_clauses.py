@@ -39,7 +39,7 @@ class PlainMerge:
     unmatched_condition: str | None = None
 
 
-def plain_merge(output: OutputSettings) -> PlainMerge:
+def parse_simple_merge(output: OutputSettings) -> PlainMerge:
     """The merge of an output, for lance_core.
 
     Raises:
@@ -86,7 +86,7 @@ def check_plain(output: OutputSettings) -> None:
         UnsupportedError: A clause needs Spark; the message names it.
     """
     if output.write_mode == "merge":
-        plain_merge(output)
+        parse_simple_merge(output)
 
 
 _CONDITIONS = (("matched", "update"), ("not matched by source", "delete"))
@@ -109,7 +109,7 @@ def changes_others(output: OutputSettings) -> bool:
     return getattr(output, name) == "delete" if clauses is None else bool(clauses.get(name))
 
 
-def merges_again_alike(output: OutputSettings) -> bool:
+def is_idempotent(output: OutputSettings) -> bool:
     """Whether merging the same rows a second time changes nothing."""
     if output.merge_clauses is None:
         return output.when_matched == "update"

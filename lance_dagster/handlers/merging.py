@@ -37,7 +37,7 @@ from lance_core.errors import (
 from lance_dagster.handlers.arrow_schema import find_types_for_nulls
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import show_row
-from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
+from lance_dagster.handlers.merge_clauses import inserts_rows, is_idempotent, parse_simple_merge
 from lance_dagster.properties import PROMOTED_FROM, properties_of
 from lance_dagster.tables.attempts import find_commits_of_write
 
@@ -48,9 +48,9 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     Raises:
         LanceError: The merge failed, and nothing was committed.
     """
-    dataset, output, plain = request.existing, request.output, plain_merge(request.output)
+    dataset, output, plain = request.existing, request.output, parse_simple_merge(request.output)
     assert dataset is not None
-    set_types(dataset, table.schema)
+    give_null_columns_types(dataset, table.schema)
     merge = dataset.merge_insert(output.merge_key).record_keys().commit_properties(request.commit.texts)
     if request.commit.write_attempt is not None:
         merge = merge.write_attempt(request.commit.write_attempt)
@@ -62,16 +62,16 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
         merge = merge.when_not_matched_insert_all()
     if plain.deletes_others:
         merge = merge.when_not_matched_by_source_delete(_deleted_condition(dataset, request, plain.unmatched_condition))
-    within = make_slices_of_merge(request)
-    if within is not None:
-        merge = merge.within(within)
-    configure(request)
+    slices = slices_that_merge_may_change(request)
+    if slices is not None:
+        merge = merge.within(slices)
+    set_table_config(request)
     before = dataset.version
     if request.deletes is not None:
         merge = merge.source_deletes([False] * len(table) + [True] * len(request.deletes))
         table = pa.concat_tables([table, request.deletes])
     stats = merge.execute(table)
-    return merge_result(
+    return _build_merge_result(
         dataset,
         request,
         read_version=before,
@@ -90,12 +90,12 @@ def _deleted_condition(dataset: LanceDataset, request: WriteRequest, condition: 
     return reduce(and_, present_conditions) if present_conditions else None
 
 
-def make_slices_of_merge(request: WriteRequest) -> lance_core.Slices | None:
+def slices_that_merge_may_change(request: WriteRequest) -> lance_core.Slices | None:
     """The partitions in which the rows must be that a merge updates or deletes; None for any partition."""
     return request.slices if request.output.out_of_partition == "error" else None
 
 
-def configure(request: WriteRequest) -> None:
+def set_table_config(request: WriteRequest) -> None:
     """Set the entries of the configured `table_config` that the table lacks, in a version of their own.
 
     The merge is based on the version before that one, because its commit looks for other attempts from there on.
@@ -108,7 +108,7 @@ def configure(request: WriteRequest) -> None:
         existing.checkout_version(existing.version).update_config(missing)
 
 
-def set_types(dataset: LanceDataset, frame: pa.Schema) -> None:
+def give_null_columns_types(dataset: LanceDataset, frame: pa.Schema) -> None:
     """Give columns of type null a frame's types, in a version before the merge, whose commit cannot change types.
 
     Args:
@@ -120,7 +120,7 @@ def set_types(dataset: LanceDataset, frame: pa.Schema) -> None:
         dataset.alter_columns(*({"path": name, "data_type": kind} for name, kind in types.items()))
 
 
-def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
+def _build_merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
     """The result of a merge.
 
     Args:
@@ -134,7 +134,7 @@ def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> 
     return WriteResult.of_transaction(dataset, transaction, replaced_versions=earlier, **facts)
 
 
-def may_insert(request: WriteRequest) -> None:
+def check_inserts_rows(request: WriteRequest) -> None:
     """Reject a merge into a missing table that inserts no rows.
 
     Raises:
@@ -158,11 +158,11 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
     if missing:
         raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
     counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
-    twice = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
-    whole = twice.slice(0, 100).drop_null()
-    if whole.num_rows:
+    all_repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
+    repeated = all_repeated.slice(0, 100).drop_null()
+    if repeated.num_rows:
         raise InvalidInputError(
-            f"the output has several rows with the key {show_row(whole)}, but a merge needs unique keys; return one "
+            f"the output has several rows with the key {show_row(repeated)}, but a merge needs unique keys; return one "
             "row per key"
         )
 
@@ -182,10 +182,10 @@ def merge_on_attempts(
         SupersededError: A later attempt has committed.
     """
     while True:
-        if not decide_to_merge_again(request, keys):
+        if not _should_merge(request, keys):
             return build_adopted_result(request)
         try:
-            return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
+            return merge(request) if _replaces_earlier(request, keys) else replace(merge(request), replaced_versions=())
         except EarlierAttemptCommittedError as error:
             write = request.commit.write_attempt
             assert write is not None  # the error is only raised for a write with attempts
@@ -212,7 +212,7 @@ def rebase_on_created_table(request: WriteRequest) -> WriteRequest:
     return replace(request, existing=existing, mode="merge").changed_commit(write_attempt=write)
 
 
-def decide_to_merge_again(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+def _should_merge(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     """Decide whether to merge again after earlier attempts; True without one.
 
     Args:
@@ -229,16 +229,16 @@ def decide_to_merge_again(request: WriteRequest, keys: Callable[[], pa.Table]) -
     write, dataset = request.commit.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
-    is_alike = merges_again_alike(request.output)
+    is_alike = is_idempotent(request.output)
     # Clauses may have changed rows whose keys the output lacks, so that these keys do not show what was inserted.
     counts = is_alike or request.output.merge_clauses is None
-    left = _count_keys_of_earlier(dataset, write, request.output.merge_key, keys) if counts else 0
-    if left == 0 and is_alike:
+    num_lost_keys = _count_keys_of_earlier(dataset, write, request.output.merge_key, keys) if counts else 0
+    if num_lost_keys == 0 and is_alike:
         return True
     if write.on_earlier_attempt == "adopt":
         return False
-    if left:
-        why = f"it merged {left} keys that this attempt lacks"
+    if num_lost_keys:
+        why = f"it merged {num_lost_keys} keys that this attempt lacks"
     elif request.output.merge_clauses is not None:
         why = "the clauses of lance/merge_on would be applied twice"
     else:
@@ -252,13 +252,13 @@ def decide_to_merge_again(request: WriteRequest, keys: Callable[[], pa.Table]) -
     )
 
 
-def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+def _replaces_earlier(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     """Whether the result of the merge is that of the last attempt alone, so that it replaces the earlier ones."""
     write, dataset = request.commit.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
     try:
-        return merges_again_alike(request.output) and not _count_keys_of_earlier(
+        return is_idempotent(request.output) and not _count_keys_of_earlier(
             dataset, write, request.output.merge_key, keys
         )
     except EarlierAttemptError:  # the version of an attempt was cleaned up
@@ -286,7 +286,7 @@ def _count_keys_of_earlier(
     Raises:
         EarlierAttemptError: The version of an attempt was cleaned up, or does not say what the attempt wrote.
     """
-    now = keys()
+    current = keys()
     left = 0
     for version in write.earlier:
         try:
@@ -297,9 +297,9 @@ def _count_keys_of_earlier(
         if fragments is None:
             raise _make_unknown_keys_error(dataset, version, "does not record which rows are its own")
         if fragments:
-            tried = earlier_version.scanner(columns=list(key), fragments=fragments).to_table()
-            current_keys = now.cast(tried.schema) if now.schema != tried.schema else now
-            left += tried.join(current_keys, keys=list(key), join_type="left anti").num_rows
+            earlier = earlier_version.scanner(columns=list(key), fragments=fragments).to_table()
+            comparable = current.cast(earlier.schema) if current.schema != earlier.schema else current
+            left += earlier.join(comparable, keys=list(key), join_type="left anti").num_rows
     return left
 
 

@@ -18,7 +18,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS, count_changes
-from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
+from lance_dagster.handlers.merge_clauses import changes_others, parse_simple_merge
 from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
@@ -366,15 +366,15 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
     def merge(attempted: WriteRequest) -> WriteResult:
         assert attempted.existing is not None
-        merging.set_types(attempted.existing, SparkHandler().arrow_schema(value))
-        merging.configure(attempted)
+        merging.give_null_columns_types(attempted.existing, SparkHandler().arrow_schema(value))
+        merging.set_table_config(attempted)
         done = pyspark_lance.merge(
             value,
             attempted.uri,
             on=output.merge_key,
             **_clauses(output),
             storage_options=attempted.storage_options,
-            within=merging.make_slices_of_merge(attempted),
+            within=merging.slices_that_merge_may_change(attempted),
             read_version=attempted.read_version,
             identity=attempted.identity,
             deletes=attempted.deletes,
@@ -417,7 +417,7 @@ def _check_plain(output: OutputSettings) -> None:
         UnsupportedError: A clause cannot be combined with partitions.
     """
     try:
-        plain_merge(output)
+        parse_simple_merge(output)
     except UnsupportedError as error:
         raise UnsupportedError(
             "lance/merge_on: with when_not_matched_by_source, an asset with partitions can have one clause for each"

@@ -26,7 +26,7 @@ from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
-from lance_dagster.loading.inputs import partition_filter, read_requests
+from lance_dagster.loading.inputs import partition_filter, plan_reads
 from lance_dagster.op_outputs.store import load_op_output
 from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.location import locate_table
@@ -62,7 +62,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     location = locate_table(settings.root_uri, context.asset_key, upstream, default_schema=settings.schema)
     settings = replace(settings, storage_options=location.options(settings.storage_options) or {})
     try:
-        requests = read_requests(context, facts, location, settings, loading, where=where, upstream=upstream)
+        requests = plan_reads(context, facts, location, settings, loading, label=where, upstream=upstream)
     except MissingInputError as error:
         check_ownership(None, context.asset_key, upstream, settings, where)
         if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":

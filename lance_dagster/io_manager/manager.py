@@ -25,7 +25,7 @@ from lance_dagster.branches.writing import create_empty, describe_write_to_branc
 from lance_dagster.events import materialization
 from lance_dagster.events.reporting import count_rows_of_written_partitions
 from lance_dagster.handlers import LanceTypeHandler, find_handler_for_value
-from lance_dagster.handlers.merging import may_insert
+from lance_dagster.handlers.merging import check_inserts_rows
 from lance_dagster.io_manager import column_assets, ownership, write_attempts
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.input import load_input
@@ -408,7 +408,7 @@ class LanceTableIOManager(dg.IOManager):
             settings = replace(settings, schema_mode="overwrite")
         request = output.write_request(mode, slices, settings)
         if settings.write_mode == "merge" and output.existing is None:
-            may_insert(request)
+            check_inserts_rows(request)
         exclusive = alone or (output.is_created_empty and wants_no_table(settings, slices))
         request = request.with_attempt(
             earlier=output.attempts.versions,

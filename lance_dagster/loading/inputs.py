@@ -43,14 +43,14 @@ from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input
 _KEYS_SHOWN = 3
 
 
-def read_requests(
+def plan_reads(
     context: dg.InputContext,
     facts: RunFacts | None,
     location: TableLocation,
     settings: TableSettings,
     loading: Loading,
     *,
-    where: str,
+    label: str,
     upstream: Mapping[str, object],
 ) -> dict[str | None, ReadRequest] | None:
     """The reads for an input.
@@ -61,7 +61,7 @@ def read_requests(
         location: The location of the input's table.
         settings: The IO manager's settings.
         loading: The handler and the type of the input.
-        where: The input, for messages.
+        label: The input, for messages.
         upstream: The definition metadata of the upstream asset.
 
     Returns:
@@ -73,21 +73,21 @@ def read_requests(
         LanceError: The version or a column does not exist.
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
-    check_input(metadata, where)
+    check_input(metadata, label)
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
-    several = _loads_several(context, loading, keys, where)
-    if (opened := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
+    is_per_partition = _loads_per_partition(context, loading, keys, label)
+    if (opened := _open_if_exists(context, facts, location, settings, metadata, loading, label)) is None:
         return None
-    dataset, columns_of = opened, partial(_columns, context, loading, metadata, upstream, where)
-    input_filter = selection.parse_filter(metadata.get("lance/filter"), dataset, where)
+    dataset, columns_of = opened, partial(_choose_columns, context, loading, metadata, upstream, label)
+    input_filter = selection.parse_filter(metadata.get("lance/filter"), dataset, label)
 
     def filter_of_keys(partitions: Sequence[str] | None) -> pc.Expression | None:
         return partition_filter(context, partitions, upstream.get("partition_expr"), dataset.schema)
 
     def filter_of(partitions: Sequence[str] | None) -> pc.Expression | None:
-        return _both(filter_of_keys(partitions), input_filter)
+        return _and(filter_of_keys(partitions), input_filter)
 
-    def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
+    def has_unread(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
         partitions = None if partition is None else [partition]
         schema, columns = unread.dataset.schema, columns_of(unread.dataset.schema)
         updates_of = selection.choose_counted_columns(
@@ -101,17 +101,17 @@ def read_requests(
         digest = digest_of_rows(metadata.get("lance/filter"), upstream.get("partition_expr"), definition)
         instance = None if facts is None else facts.instance
         keys_of = partial(list_partitions_to_read, steps.job_of_step(context), instance, context.asset_key)
-        changes = plan_changes_of_input(context, facts, dataset, reads, keys_of, digest, where)
+        changes = plan_changes_of_input(context, facts, dataset, has_unread, keys_of, digest, label)
         dataset = changes.dataset
     schema, columns = dataset.schema, columns_of(dataset.schema)
     if keys is not None and metadata.get("lance/missing") != "empty" and (changes is None or changes.is_first):
         reads_all = changes is not None and None in changes.begins.values()
         rows = None if reads_all else filter_of_keys(keys)
-        _check_written(context, facts, dataset, rows, where, optional=loading.optional)
+        _check_partitions_exist(context, facts, dataset, rows, label, optional=loading.optional)
     if changes is not None and facts is not None:
         remember_changes(facts.step, changes.consumed)
 
-    def request(partitions: Sequence[str] | None) -> ReadRequest:
+    def build_request(partitions: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
             dataset=dataset,
             columns=columns,
@@ -119,13 +119,13 @@ def read_requests(
             table=settings,
             load_as=loading.load_as,
             filtered=input_filter is not None,
-            changes=None if changes is None else _changes_request(changes, filter_of, schema, columns),
+            changes=None if changes is None else _build_changes_request(changes, filter_of, schema, columns),
         )
 
-    return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
+    return {key: build_request([key]) for key in keys or ()} if is_per_partition else {None: build_request(keys)}
 
 
-def _columns(
+def _choose_columns(
     context: dg.InputContext,
     loading: Loading,
     metadata: Mapping[str, object],
@@ -140,7 +140,7 @@ def _columns(
     return columns
 
 
-def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, where: str) -> bool:
+def _loads_per_partition(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, where: str) -> bool:
     """Whether an input is one value per partition.
 
     Raises:
@@ -186,7 +186,7 @@ def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, se
         )
 
 
-def _changes_request(
+def _build_changes_request(
     changes: ChangeRange,
     filter_of: Callable[[Sequence[str] | None], pc.Expression | None],
     schema: pa.Schema,
@@ -204,7 +204,7 @@ def _changes_request(
     )
 
 
-def _check_written(
+def _check_partitions_exist(
     context: dg.InputContext,
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
@@ -232,7 +232,7 @@ def _check_written(
     written = find_published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
     if not written and not dataset.count_rows(filter=rows):
         raise MissingInputError(
-            f"{where}: partition {_listed(keys)} was never materialized, and {dataset.uri} has no row of it; "
+            f"{where}: partition {_format_keys(keys)} was never materialized, and {dataset.uri} has no row of it; "
             "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
             "empty"
         )
@@ -245,15 +245,15 @@ def _check_written(
                 where,
                 len(never),
                 len(keys),
-                _listed(never),
+                _format_keys(never),
             )
 
 
-def _listed(keys: Sequence[str]) -> str:
+def _format_keys(keys: Sequence[str]) -> str:
     return ", ".join(map(repr, keys[:_KEYS_SHOWN])) + (" ..." if len(keys) > _KEYS_SHOWN else "")
 
 
-def _open_if_there(
+def _open_if_exists(
     context: dg.InputContext,
     facts: RunFacts | None,
     location: TableLocation,
@@ -270,8 +270,8 @@ def _open_if_there(
     try:
         return _open(context, facts, location, settings, metadata, where)
     except DatasetNotFoundError as error:
-        asks = not context.has_asset_partitions or bool(context.asset_partition_keys)
-        if (asks and not steps.is_own_upstream(context)) or loading.optional:
+        requires_rows = not context.has_asset_partitions or bool(context.asset_partition_keys)
+        if (requires_rows and not steps.is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
         return None
 
@@ -372,7 +372,7 @@ def partition_filter(
     return make_slices(context.asset_key, context.asset_partitions_def, keys, partition_expr, schema).expression(schema)
 
 
-def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:
+def _and(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:
     if first is None or second is None:
         return second if first is None else first
     return first & second

@@ -18,7 +18,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context.jobs import build_job_beside_resources
+from lance_dagster._context.jobs import build_job_with_some_resources
 from lance_dagster.health.lake import make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget
@@ -114,7 +114,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     )
     lance_tables = [ref.name for ref in refs if not is_foreign(ref)]
     what = f"{len(lance_tables)} Lance tables" if lake is None else "all Lance tables below a root"
-    return build_job_beside_resources(
+    return build_job_with_some_resources(
         _graph(job),
         {PAYLOADS: payload_io_manager or dg.FilesystemIOManager()},
         name=name,

@@ -12,13 +12,13 @@ from typing import Any, Final
 import dagster as dg
 
 from lance_dagster._context.runs import MAINTAINED
-from lance_dagster.maintenance.work import Survey, TableWork
+from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 _SECONDS: Final = "lance/seconds"
 
 
-def summary_of(surveyed: Survey, tables: Sequence[TableWork]) -> dict[str, Any]:
+def summary_of(surveyed: JobSurvey, tables: Sequence[TableWork]) -> dict[str, Any]:
     """The summary of a run: each table is in one entry, and in a dry run also where something would be put off.
 
     Args:

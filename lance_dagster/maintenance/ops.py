@@ -13,7 +13,7 @@ from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 from lance_dagster.maintenance.observations import observation_of, repeats_last_observation, summary_of
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import choose_targets, in_order_of_run, survey_target, versions_in_use
-from lance_dagster.maintenance.work import Survey, TableWork
+from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableRef, TableRoot, table_root
@@ -103,7 +103,7 @@ class MaintenanceOps:
         @self.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
         def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
             changed = self.policy.changed(config.overrides(), where="configuration of the run")
-            surveyed, root, due = Survey(policy=changed), self.root(context), []
+            surveyed, root, due = JobSurvey(policy=changed), self.root(context), []
             targets = choose_targets(context, root, self.refs, self.lake, config.tables, log=context.log)
             for target in in_order_of_run(context, targets):
                 work = survey_target(context, root, target, self.policy, self.lake, config.overrides())
@@ -315,7 +315,7 @@ class MaintenanceOps:
         return op_outputs
 
 
-def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: Survey, *, is_asked: bool) -> None:
+def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: JobSurvey, *, is_asked: bool) -> None:
     """Report a table that is finished with the survey: healthy, in a dry run, or with all its work put off."""
     plan, observation = work.report.plan, observation_of(work)
     is_reported = work.is_asset or plan.is_due or work.report.is_put_off

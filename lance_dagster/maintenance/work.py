@@ -48,7 +48,7 @@ class TableWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class JobSurvey:
     """The result of `plan`; each table is in one of the lists.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context.jobs import build_job_beside_resources
+from lance_dagster._context.jobs import build_job_with_some_resources
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
 
@@ -74,6 +74,6 @@ def build_table_job(
         op()
 
     metadata = {"lance/tables": [ref.name for ref in refs]}
-    return build_job_beside_resources(
+    return build_job_with_some_resources(
         graph, {}, name=name, description=description, tags=dict(tags or {}), metadata=metadata
     )

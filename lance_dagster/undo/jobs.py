@@ -220,7 +220,7 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
 
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
-    from lance_dagster.events.reporting import build_observation, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.events.reporting import build_observation, log_events  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.events import UNDO_ENTRY, report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
 
     undone = None if planned.plan is None else planned.plan.commit(root.options)
@@ -235,7 +235,7 @@ def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id
         else:
             assert planned.done is not None
             report = report_earlier_undo(context.instance, ref, planned.done, run_id)
-        is_reported = record(context, root, report) or is_reported
+        is_reported = log_events(context, root, report) or is_reported
     if planned.branch is None and is_reported:
         for ref in planned.other_refs:
             context.log_event(build_observation(ref, root.open(ref), {UNDO_ENTRY: run_id}))

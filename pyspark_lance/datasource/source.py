@@ -34,7 +34,7 @@ from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.changes import check_feed_options, choose_ending_version, choose_starting_version
 from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.datasource.streams import FeedPartition, RejectedStreamReader, StreamReader, StreamWriter
+from pyspark_lance.datasource.streams import ChangePartition, RejectedStreamReader, StreamReader, StreamWriter
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
@@ -264,11 +264,11 @@ class _FeedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions of the read."""
-        return [FeedPartition(self._feed, tasks) for tasks in self._tasks] or [FeedPartition(self._feed, ())]
+        return [ChangePartition(self._feed, tasks) for tasks in self._tasks] or [ChangePartition(self._feed, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
-        assert isinstance(partition, FeedPartition)
+        assert isinstance(partition, ChangePartition)
         with plain_errors():
             yield from partition.feed.read(partition.tasks)
 

@@ -54,7 +54,7 @@ from pyspark_lance.reading.plan import FragmentRange, FragmentSize, ReadPlan, sp
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
-_QUIET: Final = frozenset(
+_KEEPS_ALL_ROWS: Final = frozenset(
     {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
 )
 """Operations that leave all rows as they are."""
@@ -146,7 +146,7 @@ class _StreamPartition(InputPartition):
         self.pieces = pieces
 
 
-class FeedPartition(InputPartition):
+class ChangePartition(InputPartition):
     """The changed rows that one task reads."""
 
     def __init__(self, feed: ChangeFeed, tasks: tuple[ChangeTask, ...]) -> None:
@@ -266,7 +266,7 @@ class StreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
-        if isinstance(partition, FeedPartition):
+        if isinstance(partition, ChangePartition):
             return partition.feed.read(partition.tasks)
         assert isinstance(partition, _StreamPartition)
         return partition.plan.read(partition.pieces)
@@ -290,7 +290,7 @@ class StreamReader(DataSourceStreamReader):
         if not fits:
             feed = feed.with_columns_of(self._plan.version, self._plan.columns)
         feed = replace(feed, expected=expected)
-        return [FeedPartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
+        return [ChangePartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
 
     def _read_added(self, version: int, end: LanceDataset, read: ReadFragments | None) -> list[InputPartition]:
         """The fragments that a version added.
@@ -306,7 +306,7 @@ class StreamReader(DataSourceStreamReader):
         dataset = version_at(self._options, version)
         transaction = dataset.read_transaction(version)
         name = "unknown" if transaction is None else transaction.operation.name
-        if name in _QUIET:
+        if name in _KEEPS_ALL_ROWS:
             return []
         before = read
         if before is None and version > 1:

@@ -27,7 +27,7 @@ SPARK_TYPE: Final = b"spark.type"
 """The key of an Arrow field that holds Spark's name of the type, where Arrow's type does not describe it fully."""
 
 
-def full_type(kind: DataType) -> str | None:
+def describe_type(kind: DataType) -> str | None:
     """Spark's name of a type that Arrow's type does not describe fully; None for others."""
     from pyspark.sql import types
 
@@ -37,8 +37,8 @@ def full_type(kind: DataType) -> str | None:
     return name if name.startswith("time(") and name != "time(6)" else None
 
 
-def _typed(name: str, kind: DataType) -> DataType:
-    """The type that a name of `full_type` stands for; `kind` if this version of Spark has no such type."""
+def _parse_type_name(name: str, kind: DataType) -> DataType:
+    """The type that a name of `describe_type` stands for; `kind` if this version of Spark has no such type."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StringType):
@@ -63,7 +63,7 @@ def to_arrow(schema: StructType) -> pa.Schema:
     # Spark 4.1 has no such parameter, and always uses UTC.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
     arrow_schema = convert(schema, **zone)
-    return pa.schema([_marked(spark_field, field) for spark_field, field in zip(schema, arrow_schema, strict=True)])
+    return pa.schema([_annotate(spark_field, field) for spark_field, field in zip(schema, arrow_schema, strict=True)])
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
@@ -72,55 +72,53 @@ def from_arrow(schema: pa.Schema) -> StructType:
     from pyspark.sql.types import StructType
 
     spark_fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    return StructType(
-        [_with_metadata(spark_field, field) for spark_field, field in zip(spark_fields, schema, strict=True)]
-    )
+    return StructType([_restore(spark_field, field) for spark_field, field in zip(spark_fields, schema, strict=True)])
 
 
-def _marked(spark_field: StructField, field: pa.Field) -> pa.Field:
+def _annotate(spark_field: StructField, field: pa.Field) -> pa.Field:
     metadata = dict(field.metadata or {})
     if spark_field.metadata:
         metadata[SPARK_METADATA] = json.dumps(spark_field.metadata).encode()
-    if (name := full_type(spark_field.dataType)) is not None:
+    if (name := describe_type(spark_field.dataType)) is not None:
         metadata[SPARK_TYPE] = name.encode()
-    return field.with_type(_marked_type(spark_field.dataType, field.type)).with_metadata(metadata or None)
+    return field.with_type(_annotate_type(spark_field.dataType, field.type)).with_metadata(metadata or None)
 
 
-def _marked_type(spark_type: DataType, kind: pa.DataType) -> pa.DataType:
+def _annotate_type(spark_type: DataType, kind: pa.DataType) -> pa.DataType:
     from pyspark.sql import types
 
     if isinstance(spark_type, types.StructType):
-        return pa.struct([_marked(*pair) for pair in zip(spark_type, kind, strict=True)])
+        return pa.struct([_annotate(*pair) for pair in zip(spark_type, kind, strict=True)])
     if isinstance(spark_type, types.ArrayType):
-        item = kind.value_field.with_type(_marked_type(spark_type.elementType, kind.value_type))
+        item = kind.value_field.with_type(_annotate_type(spark_type.elementType, kind.value_type))
         return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
     if isinstance(spark_type, types.MapType):
-        key = kind.key_field.with_type(_marked_type(spark_type.keyType, kind.key_type))
-        return pa.map_(key, kind.item_field.with_type(_marked_type(spark_type.valueType, kind.item_type)))
+        key = kind.key_field.with_type(_annotate_type(spark_type.keyType, kind.key_type))
+        return pa.map_(key, kind.item_field.with_type(_annotate_type(spark_type.valueType, kind.item_type)))
     return kind
 
 
-def _with_metadata(spark_field: StructField, field: pa.Field) -> StructField:
+def _restore(spark_field: StructField, field: pa.Field) -> StructField:
     from pyspark.sql.types import StructField
 
     value = (field.metadata or {}).get(SPARK_METADATA)
-    kind = _type_with_metadata(spark_field.dataType, field.type)
+    kind = _restore_type(spark_field.dataType, field.type)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
-        kind = _typed(name.decode(), kind)
+        kind = _parse_type_name(name.decode(), kind)
     return StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
 
 
-def _type_with_metadata(spark_type: DataType, kind: pa.DataType) -> DataType:
+def _restore_type(spark_type: DataType, kind: pa.DataType) -> DataType:
     from pyspark.sql import types
 
     if isinstance(spark_type, types.StructType):
-        return types.StructType([_with_metadata(*pair) for pair in zip(spark_type, kind, strict=True)])
+        return types.StructType([_restore(*pair) for pair in zip(spark_type, kind, strict=True)])
     if isinstance(spark_type, types.ArrayType):
-        return types.ArrayType(_type_with_metadata(spark_type.elementType, kind.value_type), spark_type.containsNull)
+        return types.ArrayType(_restore_type(spark_type.elementType, kind.value_type), spark_type.containsNull)
     if isinstance(spark_type, types.MapType):
         key, value = (
-            _type_with_metadata(spark_type.keyType, kind.key_type),
-            _type_with_metadata(spark_type.valueType, kind.item_type),
+            _restore_type(spark_type.keyType, kind.key_type),
+            _restore_type(spark_type.valueType, kind.item_type),
         )
         return types.MapType(key, value, spark_type.valueContainsNull)
     return spark_type

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arrow, full_type, to_arrow
+from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, describe_type, from_arrow, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -162,7 +162,7 @@ def _check_type(kind: DataType, path: str) -> None:
 
 def _check_items(kind: DataType, path: str) -> None:
     """Reject types of items that Arrow's types do not describe fully: items have no metadata for the rest."""
-    if (name := full_type(kind)) is not None:
+    if (name := describe_type(kind)) is not None:
         plain = "string collate UTF8_BINARY" if name.startswith("string") else "time(6)"
         raise UnsupportedError(
             f"column {path!r}: {name} cannot be stored inside of an array or map; cast it to {plain}"

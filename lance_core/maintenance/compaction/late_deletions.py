@@ -28,10 +28,10 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.rows.removal import with_deletions
 from lance_core.verbs.rows.rewritten_rows import rewritten_rows
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 
 ATTEMPTS: Final = 20
 """How often later deletions are looked up and hidden; one attempt takes about as long as one deletion."""
@@ -67,7 +67,7 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
 def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
     operation = planned.operation
     assert isinstance(operation, Rewrite)
-    with staged(source) as files:
+    with collecting_files(source) as files:
         groups = []
         for group in operation.groups:
             late = find_late_deletions(source, group.old_fragments, group.new_fragments)
@@ -111,7 +111,7 @@ def find_late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence
         after = before if now == planned else source.deleted_rows(now)
         if not before <= after:
             return None
-        live.append(BitMap(range(physical_rows(source, planned))) - before)
+        live.append(BitMap(range(count_file_rows(source, planned))) - before)
         hidden.append(after - before)
     sizes = [fragment.physical_rows for fragment in new]
     late = rewritten_rows(live, hidden, sizes)

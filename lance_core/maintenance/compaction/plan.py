@@ -60,7 +60,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
 
 LARGEST: Final = 2
 """The largest fragment of a task may have at most this many times the bytes of all its other fragments."""
@@ -342,7 +342,7 @@ def _count_rows(source: Snapshot, position: int, message: table_pb2.DataFragment
     fragment = source.manifest.fragments[position]
     try:
         deletions = source.deletions(fragment)
-        return physical_rows(source, fragment), 0 if deletions is None else len(deletions), False
+        return count_file_rows(source, fragment), 0 if deletions is None else len(deletions), False
     except DAMAGE:
         return 0, 0, True
 

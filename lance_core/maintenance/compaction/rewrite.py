@@ -39,9 +39,9 @@ from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, e
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import remove_files
 from lance_core.verbs.files.conform import check_dictionaries
-from lance_core.verbs.files.fragment_writer import data_file_record
+from lance_core.verbs.files.fragment_writer import make_data_file_record
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
-from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import OpenFiles, count_file_rows, open_file, read_fragment
 
 _NOT_OF_PYLANCE: Final = frozenset({"tasks_skipped", "indices_extended"})
 """The counters that pylance does not have."""
@@ -224,7 +224,7 @@ class _SourceFragment:
     record: Fragment
     num_rows: int
     live: npt.NDArray[np.bool_] | None
-    opened: Opened = field(default_factory=dict, repr=False, compare=False)
+    opened: OpenFiles = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_live(self) -> int:
@@ -380,7 +380,7 @@ def rows_per_file(num_rows: int, options: CompactionOptions) -> int:
 
 def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:
     """The fragment with its live rows."""
-    num_rows = physical_rows(source, record)
+    num_rows = count_file_rows(source, record)
     deletions = source.deletions(record)
     live = None if deletions is None else deletions.live_rows(num_rows)
     return _SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
@@ -391,7 +391,7 @@ def _open_pages(source: Snapshot, fragment: _SourceFragment) -> CopySource:
     columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
     for file in reversed(fragment.record.files):
         store, key = source.data_file(file)
-        reader = opened_reader(source, file, fragment.opened)
+        reader = open_file(source, file, fragment.opened)
         for field_id, column in file.columns():
             if field_id >= 0:
                 columns.setdefault(field_id, (store, key, reader, column))
@@ -431,7 +431,7 @@ def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
 
 
 def _fragment(written: WrittenFile) -> Fragment:
-    return Fragment(files=(data_file_record(written),), physical_rows=written.num_rows)
+    return Fragment(files=(make_data_file_record(written),), physical_rows=written.num_rows)
 
 
 def _add_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:

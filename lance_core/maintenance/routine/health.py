@@ -18,7 +18,7 @@ from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
-from lance_core.verbs.scan.read_fragment import counted_fragments, live_counts
+from lance_core.verbs.scan.read_fragment import count_live_each, with_all_row_counts
 
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
@@ -105,7 +105,7 @@ class TableHealth:
 def compute_deleted_fraction(dataset: Handle) -> float:
     """The share of the rows in the files of a version that are deleted."""
     source = dataset.source
-    return _share(counted_fragments(source).totals()[0], sum(live_counts(source, source.manifest.fragments)))
+    return _share(with_all_row_counts(source).totals()[0], sum(count_live_each(source, source.manifest.fragments)))
 
 
 def _share(deleted: int, live: int) -> float:
@@ -125,8 +125,8 @@ def measure(
     """
     source = dataset.source
     target = policy.target_rows_per_fragment or int(source.manifest.config.get(TARGET_KEY, DEFAULT_TARGET))
-    fragments = counted_fragments(source)
-    rows = sum(live_counts(source, source.manifest.fragments))
+    fragments = with_all_row_counts(source)
+    rows = sum(count_live_each(source, source.manifest.fragments))
     if versions is None:
         versions = existing_versions(source.store) if count_versions else []
     tasks = Compaction.plan(dataset, policy.compaction_options()).tasks

@@ -30,7 +30,7 @@ from lance_core.maintenance.routine.survey import survey_table
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.store import canonical_uri
 from lance_core.times import ago
-from lance_core.verbs.context.handle import Handle, table_target
+from lance_core.verbs.context.handle import Handle, resolve_target
 from lance_core.verbs.rows.delete import delete_rows
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -85,7 +85,7 @@ def append_log(
     rows = [{**common, **row} for report in logged for row in _make_rows(report)]
     if not rows:
         return
-    target = table_target(place_below(root_uri, LOG_PATH), storage_options)
+    target = resolve_target(place_below(root_uri, LOG_PATH), storage_options)
     written = write_version(pa.Table.from_pylist(rows, schema=LOG_SCHEMA), None, target, WriteOptions.of("append", {}))
     log = Handle(written.uri, storage_options=written.options, manifest=written.base)
     _delete_old(log, policy.age_of_log)

@@ -22,7 +22,7 @@ from lance_core.table.operations import Merge
 from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.files.conform import check_blobs, check_column_name
 from lance_core.verbs.files.null_rows import check_null_is_stored
@@ -48,7 +48,7 @@ def add_columns(
         fields = null_fields(transforms, source)
     if fields is not None:
         return add_null_columns(source, fields)
-    with staged(source):  # calls a function on one row; reports if the dataset was dropped
+    with collecting_files(source):  # calls a function on one row; reports if the dataset was dropped
         maker = column_maker(transforms, source, read_columns, reader_schema)
     manifest = commit_made(source, maker, batch_size)
     if isinstance(transforms, BatchUDF) and transforms.cache is not None:
@@ -215,7 +215,7 @@ def made_fragment(
 def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
     """Write a maker's columns for all fragments, or take them from its checkpoint, and commit them."""
     schema, columns = with_new_columns(source.manifest, maker.makes)
-    with staged(source) as files:
+    with collecting_files(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
             kept_file = _find_kept_file(source, fragment, maker, columns, batch_size)

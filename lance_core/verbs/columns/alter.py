@@ -34,8 +34,8 @@ from lance_core.table.operations import Project
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.add import commit_merge
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import staged
-from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
+from lance_core.verbs.context.uncommitted_files import collecting_files
+from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_column_file
 from lance_core.verbs.files.conform import check_column_name
 
 Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
@@ -279,13 +279,13 @@ def _cast(
     written = schema.only_ids(new_ids)
     read = source.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
-    with staged(source) as files:
+    with collecting_files(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
             tables = _cast_rows(source, fragment, read, written, convert)
             file = write_column_file(source, fragment, written, tables, files)
             # The fragment drops files that held only cast columns.
-            fragments.append(replaced_columns(fragment, file).without_dead_files(live))
+            fragments.append(replace_columns(fragment, file).without_dead_files(live))
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
 

@@ -19,7 +19,7 @@ from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
-from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.files.fragment_writer import ReaderLike, open_input_rows
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.conditions import evaluate, to_expression
 from lance_core.verbs.scan.options import ScanOptions
@@ -223,7 +223,7 @@ def column_maker(
         if makes is None:
             makes = _infer_schema(udf, source, reads)
         return _Function(udf, reads, makes)
-    return _Stream(*to_batches(transforms, reader_schema))
+    return _Stream(*open_input_rows(transforms, reader_schema))
 
 
 def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Field] | None:
@@ -255,7 +255,7 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     Raises:
         SchemaError: The columns that are joined on do not exist or differ in type.
     """
-    data_schema, batches = to_batches(data, schema)
+    data_schema, batches = open_input_rows(data, schema)
     tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
     table = pa.concat_tables(tables) if tables else empty_table(data_schema)
     kind: pa.DataType = pa.uint64()

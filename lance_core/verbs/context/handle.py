@@ -220,7 +220,7 @@ class Snapshot:
         return self._bases[base_id]
 
 
-def retrying_on_latest(
+def retry_on_latest(
     source: Snapshot,
     attempt: Callable[[Snapshot], _Result],
     *,
@@ -501,30 +501,30 @@ class TableTarget:
     base: Manifest | None = None
 
 
-def table_target(
-    where: str | PathLike[str] | Handle,
+def resolve_target(
+    dataset: str | PathLike[str] | Handle,
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
 ) -> TableTarget:
     """The target of a write, from an argument of a public function; no file is read.
 
     Args:
-        where: The dataset's root, or a handle, whose version is the base.
+        dataset: The dataset's root, or a handle, whose version is the base.
         storage_options: Credentials and options of the storage; None for those of the dataset.
         commit_lock: The lock that is held around commits; None for that of the dataset.
 
     Raises:
         ArgumentTypeError: The argument is neither a path nor a dataset, or the lock is not a function.
     """
-    if not isinstance(where, Handle | str | PathLike):
-        raise ArgumentTypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
-    if not isinstance(where, Handle) and fspath(where) == "memory://":
-        where = f"memory://{uuid.uuid4()}"  # each write has its own place, as in pylance
-    if not isinstance(where, Handle):
+    if not isinstance(dataset, Handle | str | PathLike):
+        raise ArgumentTypeError(f"a dataset is given by str, Path or LanceDataset, not {type(dataset)}")
+    if not isinstance(dataset, Handle) and fspath(dataset) == "memory://":
+        dataset = f"memory://{uuid.uuid4()}"  # each write has its own place, as in pylance
+    if not isinstance(dataset, Handle):
         options = StorageOptions(storage_options, commit_lock=commit_lock)
-        return TableTarget(uri=fspath(where), store=open_store(where, options), options=options)
-    source, lock = where.source, commit_lock or where.commit_lock
+        return TableTarget(uri=fspath(dataset), store=open_store(dataset, options), options=options)
+    source, lock = dataset.source, commit_lock or dataset.commit_lock
     options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
-    is_same = options == source.options and options.commit_lock is where.commit_lock
-    store = source.store if is_same else open_store(where.uri, options)
-    return TableTarget(uri=where.uri, store=store, options=options, base=source.manifest)
+    is_same = options == source.options and options.commit_lock is dataset.commit_lock
+    store = source.store if is_same else open_store(dataset.uri, options)
+    return TableTarget(uri=dataset.uri, store=store, options=options, base=source.manifest)

@@ -138,7 +138,7 @@ class UncommittedFiles:
 
 
 @contextmanager
-def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
+def collecting_files(source: Snapshot) -> Iterator[UncommittedFiles]:
     """Collect the files that the body writes, and delete them if the body raises; at the end all files are durable.
 
     The files are kept if the outcome of the commit is unknown, for instance after an interruption: a version may refer

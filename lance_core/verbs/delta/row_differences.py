@@ -26,7 +26,7 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
 from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.removal import RowsByFragment
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 
 _READ_AHEAD = 8
 """Deletion files that are read in parallel."""
@@ -179,7 +179,7 @@ def _live_rows(
     """Yield ids, addresses and versions of the live rows of each fragment."""
     with ThreadPool(_READ_AHEAD) as pool:
         for fragment, deletions in zip(fragments, pool.map(source.deletions, fragments), strict=True):
-            num_rows = physical_rows(source, fragment)
+            num_rows = count_file_rows(source, fragment)
             offsets = np.arange(num_rows)
             if deletions is not None:
                 offsets = offsets[deletions.live_rows(num_rows)]

@@ -41,7 +41,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 
 _NAMED = "only a table with stable row ids (enable_stable_row_ids, when it is created) records which rows were updated"
 
@@ -91,7 +91,7 @@ class RowMoves:
     def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
         """The first addresses of all rows of a fragment, deleted ones included."""
         moved = self._moved.get(fragment.id)
-        return make_row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if moved is None else moved
+        return make_row_addresses(fragment.id, np.arange(count_file_rows(source, fragment))) if moved is None else moved
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version after `begin` that added each row, given by first addresses; -1 for rows that `begin` has."""
@@ -147,7 +147,7 @@ class RowMoves:
         new = numbered_fragments(group, after.manifest)
         if new is None:
             raise self._unknown_error(after.manifest.version, "does not hold the fragments that it wrote")
-        ends = np.cumsum([physical_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
+        ends = np.cumsum([count_file_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
         if int(ends[-1]) != len(ids):
             raise self._unknown_error(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
         for fragment, new_ids in zip(new, np.split(ids, ends[:-1]), strict=False):

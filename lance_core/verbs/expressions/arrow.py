@@ -18,7 +18,7 @@ from lance_core.extension_types import exported_metadata, storage_type
 from lance_core.index.query.conditions import Compare, parse_condition
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.verbs.expressions.large_conditions import LARGE, Split, combined, leaves_of, split
-from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.printed import format_expr
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 
 _SMALL: Final = 4096
@@ -163,7 +163,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
         columns = list(acero.Declaration.from_sequence(nodes).to_table(use_threads=False).columns)
         return pa.table([combined(part, columns) for part in parts.values()], names=list(parts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"{', '.join(map(printed, expressions.values()))}: {error}") from error
+        raise InvalidInputError(f"{', '.join(map(format_expr, expressions.values()))}: {error}") from error
 
 
 def _split_if_large(expression: pc.Expression) -> Split | pc.Expression:
@@ -190,7 +190,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     except InvalidInputError as error:
         raise InvalidInputError(f"filter {error}") from error.__cause__
     if not pa.types.is_boolean(keep.type):
-        raise InvalidInputError(f"filter {printed(expression)} gives {keep.type}, not true or false")
+        raise InvalidInputError(f"filter {format_expr(expression)} gives {keep.type}, not true or false")
     return _without_nulls(keep.combine_chunks())
 
 

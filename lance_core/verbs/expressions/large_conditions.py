@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.verbs.expressions.serialized import Entry, Node, assembled, entries_of, flat
+from lance_core.verbs.expressions.serialized import Entry, Node, deserialize, flatten, parse_serialized
 
 LARGE: Final = 32_768
 """A serialized expression of more bytes is evaluated in pieces."""
@@ -68,7 +68,7 @@ def in_deep_thread(function: Callable[[], _Result]) -> _Result:
 @lru_cache(maxsize=8)
 def split(data: bytes) -> Split | pc.Expression:
     """Split a large serialized expression into pieces that AND and OR join."""
-    pieces = entries_of(pa.py_buffer(data))
+    pieces = parse_serialized(pa.py_buffer(data))
     return _split(pieces.entries, pieces.columns, 0)
 
 
@@ -127,13 +127,13 @@ def _detach(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """A piece as a separate expression, with only the literals and options that it needs."""
     piece_columns: list[pa.Array] = []
     entries: list[Entry] = []
-    for key, value in flat(node):
+    for key, value in flatten(node):
         if key in (b"literal", b"options"):
             piece_columns.append(columns[int(value)])
             entries.append((key, str(len(piece_columns) - 1).encode()))
         else:
             entries.append((key, value))
-    return assembled(list(entries), piece_columns)
+    return deserialize(list(entries), piece_columns)
 
 
 def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:

@@ -20,7 +20,7 @@ def plain_name(function: str) -> str | None:
     return None if match is None else match[1]
 
 
-def printed(expression: pc.Expression) -> str:
+def format_expr(expression: pc.Expression) -> str:
     """The expression in one line: casts show only their type, and functions of this library no parameters."""
     short = _CAST_OPTIONS.sub(r"\1", _OWN_FUNCTION.sub(r"\1", _SQL.sub("", str(expression))))
     return re.sub(r"\s*\n\s*", " ", short)

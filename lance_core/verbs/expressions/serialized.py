@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.extension_types import exported_metadata
-from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.printed import format_expr
 
 Entry: TypeAlias = tuple[bytes, bytes]
 Node: TypeAlias = "Entry | list[Any]"
 """An entry, or the entries of a part of an expression, in nested lists."""
 
-_COUNTED: Final = (b"literal", b"options")
+_POSITIONS: Final = (b"literal", b"options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +39,39 @@ class Pieces:
 
     def after(self, number: int) -> list[Entry]:
         """The entries, with their literals and options renumbered to follow `number` other columns."""
-        return [(key, str(int(value) + number).encode() if key in _COUNTED else value) for key, value in self.entries]
+        return [(key, str(int(value) + number).encode() if key in _POSITIONS else value) for key, value in self.entries]
 
 
-def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda function: function()) -> pa.Buffer:
+def serialize(expression: pc.Expression, run: Callable[..., Any] = lambda function: function()) -> pa.Buffer:
     """The serialized form of an expression.
 
     Args:
         expression: The expression.
-        reduced: Calls the function that serializes it; `in_deep_thread` for an expression of many levels.
+        run: Calls the function that serializes it; `in_deep_thread` for an expression of many levels.
 
     Raises:
         InvalidInputError: The expression refers to a column by its position, which Arrow does not serialize.
     """
     try:
-        _, (buffer,) = reduced(expression.__reduce__)
+        _, (buffer,) = run(expression.__reduce__)
     except pa.ArrowNotImplementedError as error:
-        what = f"the expression {printed(expression)} refers to a column by its position"
+        what = f"the expression {format_expr(expression)} refers to a column by its position"
         raise InvalidInputError(f"{what}; use its name instead: {error}") from error
     return buffer
 
 
-def entries_of(buffer: pa.Buffer) -> Pieces:
+def parse_serialized(buffer: pa.Buffer) -> Pieces:
     """Parse a serialized expression into its entries and the values of its literals and options."""
     reader = pa.ipc.open_file(buffer)
     columns = reader.get_batch(0).columns if reader.num_record_batches else []
     return Pieces(list(exported_metadata(reader.schema)), list(columns))
 
 
-def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
+def deserialize(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """The expression that has these entries; their literals and options are positions in `columns`."""
     schema = pa.schema(
         [pa.field(str(position), column.type) for position, column in enumerate(columns)],
-        metadata=pa.KeyValueMetadata(flat(node)),
+        metadata=pa.KeyValueMetadata(flatten(node)),
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
@@ -84,14 +84,14 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([]))).replace_schema_metadata(schema.metadata)
 
 
-def flat(node: Node) -> list[Entry]:
+def flatten(node: Node) -> list[Entry]:
     """The entries of a nested list, in order."""
     entries: list[Entry] = []
-    left = [node]
-    while left:
-        part = left.pop()
+    stack = [node]
+    while stack:
+        part = stack.pop()
         if isinstance(part, tuple):
             entries.append(part)
         else:
-            left.extend(reversed(part))
+            stack.extend(reversed(part))
     return entries

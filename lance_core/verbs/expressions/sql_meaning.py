@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.large_conditions import in_deep_thread
-from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
+from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, deserialize, parse_serialized, serialize
 
 _SMALL: Final = 4096
 """Bytes of a serialized expression up to which the rewritten expression is cached."""
@@ -91,7 +91,7 @@ def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Express
     Raises:
         InvalidInputError: The expression refers to a column by its position, or has too many levels.
     """
-    buffer = buffer_of(expression, in_deep_thread)
+    buffer = serialize(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()
     if buffer.size <= _FLAT and b"is_in" not in data:
         compares = any(name in data for name in _OPERATORS)
@@ -107,7 +107,7 @@ def _rewrite_cached(data: bytes, schema: pa.Schema) -> pc.Expression:
 
 def _may_be_floats(buffer: pa.Buffer, schema: pa.Schema) -> bool:
     """Whether the expression may compare floats, decimals or uint64, which come from a column, a literal or a call."""
-    pieces = entries_of(buffer)
+    pieces = parse_serialized(buffer)
     if any(_has_such_numbers(column.type) for column in pieces.columns):
         return True
     for key, value in pieces.entries:
@@ -137,7 +137,7 @@ def _is_wide(kind: pa.DataType) -> bool:
 
 
 def _rewrite(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
-    pieces = entries_of(buffer)
+    pieces = parse_serialized(buffer)
     writer = _SqlRewriter(schema, pieces.columns)
     root = writer.read(pieces.entries)
     if root.levels > _MOST_LEVELS:
@@ -146,7 +146,7 @@ def _rewrite(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
             "chains of AND and OR may have any length, and is_in takes any number of values"
         )
     if writer.changed:
-        return assembled(root.node, writer.columns)
+        return deserialize(root.node, writer.columns)
     return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
@@ -270,7 +270,7 @@ class _SqlRewriter:
 
     def _of_template(self, template: pc.Expression, sides: list[_ExpressionPart]) -> _ExpressionPart:
         """The template, whose placeholder columns are replaced by the sides."""
-        pieces: Pieces = entries_of(buffer_of(template))
+        pieces: Pieces = parse_serialized(serialize(template))
         entries = pieces.after(len(self.columns))
         self.columns += pieces.columns
         self.changed = True
@@ -298,7 +298,7 @@ class _SqlRewriter:
 
             nothing = acero.TableSourceNodeOptions(self._schema.empty_table())
             try:
-                project = acero.ProjectNodeOptions([assembled(part.node, self.columns)], ["value"])
+                project = acero.ProjectNodeOptions([deserialize(part.node, self.columns)], ["value"])
                 nodes = [acero.Declaration("table_source", nothing), acero.Declaration("project", project)]
                 part.kind = acero.Declaration.from_sequence(nodes).to_table(use_threads=False).schema.field(0).type
             except pa.ArrowException:

@@ -23,9 +23,9 @@ from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, conform
-from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record
+from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, make_data_file_record
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, with_types
-from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
 
 Mask = npt.NDArray[np.bool_]
 
@@ -44,7 +44,7 @@ def live_batches(
     Yields:
         The live rows among some consecutive physical rows, and for each of these physical rows whether it is alive.
     """
-    num_rows = physical_rows(source, fragment)
+    num_rows = count_file_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
     ids = decode_row_ids_of(fragment) if with_row_id else None
@@ -89,7 +89,7 @@ def _fill_unread(kind: Any, count: int) -> pa.Array:
     return nulls
 
 
-def patched(
+def patch_rows(
     source: Snapshot,
     fragment: Fragment,
     schema: Schema,
@@ -109,7 +109,7 @@ def patched(
         reads: The columns of the old rows that `new` gets, those of `schema` included; None for `schema`.
     """
     start = 0
-    for batch in read_fragment(source, fragment, reads or schema, range(physical_rows(source, fragment))):
+    for batch in read_fragment(source, fragment, reads or schema, range(count_file_rows(source, fragment))):
         end = start + batch.num_rows
         first, last = (int(place) for place in np.searchsorted(offsets, (start, end)))
         old = batch.select(schema.names)
@@ -148,12 +148,12 @@ def write_column_file(
     try:
         for table in tables:
             writer.write(conform(table, schema))
-        _check_rows(fragment, writer.num_rows, physical_rows(source, fragment))
+        _check_rows(fragment, writer.num_rows, count_file_rows(source, fragment))
         written = _finish_file(writer, version, files)
     except BaseException:
         writer.abort()
         raise
-    file = data_file_record(written)
+    file = make_data_file_record(written)
     files.add_data_file(file)
     check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
     return file
@@ -174,7 +174,7 @@ def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:
     return replace(fragment, files=(*fragment.files, file))
 
 
-def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
+def replace_columns(fragment: Fragment, file: DataFile) -> Fragment:
     """The fragment with a new data file, whose columns replace those in its other files.
 
     Files that are left without columns are dropped.

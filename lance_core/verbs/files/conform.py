@@ -299,7 +299,7 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
             )
 
 
-def external_places(bases: Iterable[BasePath]) -> tuple[str, ...]:
+def external_prefixes(bases: Iterable[BasePath]) -> tuple[str, ...]:
     """The base paths below which blobs may be given by their URI: all that are not the root of a dataset."""
     return tuple(canonical_uri(base.path).rstrip("/") + "/" for base in bases if not base.is_dataset_root)
 

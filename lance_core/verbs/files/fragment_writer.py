@@ -161,7 +161,7 @@ class FragmentWriter:
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
         self._version = FileVersion.from_string(data_storage_version)
-        self._schema = lance_schema(schema, dataset_schema, self._version, first_field_id)
+        self._schema = resolve_field_ids(schema, dataset_schema, self._version, first_field_id)
         self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
         self._progress = progress
         self._max_rows = max_rows_per_file
@@ -171,11 +171,11 @@ class FragmentWriter:
         self._external_places = external_places
         self._divides = divides_dictionaries
         self._file: DataFileWriter | None = None
-        self._begun: FragmentMetadata | None = None
+        self._reported_fragment: FragmentMetadata | None = None
         self._choices = Choices.of(self._schema, self._version.value)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Reset the state: no file, no fragment."""
         self._num_ended = 0
         self._pending = PendingWrites()
@@ -186,7 +186,7 @@ class FragmentWriter:
         """A new writer with the arguments of this one, without another check of the schema."""
         assert self._file is None, "a file that is open belongs to one writer"
         writer = copy.copy(self)
-        writer._begin()  # noqa: SLF001 - of this class
+        writer._reset()  # noqa: SLF001 - of this class
         return writer
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -299,8 +299,8 @@ class FragmentWriter:
             self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:
                 file = DataFile(path=name, fields=[], base_id=target.base_id)
-                self._begun = FragmentMetadata(id=self._num_ended, files=[file], physical_rows=0)
-                self._progress.begin(self._begun)
+                self._reported_fragment = FragmentMetadata(id=self._num_ended, files=[file], physical_rows=0)
+                self._progress.begin(self._reported_fragment)
         return self._file
 
     def _end_file(self, *, is_last: bool = False, in_background: bool = False) -> None:
@@ -315,24 +315,24 @@ class FragmentWriter:
         file, target = self._file, self._choose_target()
         file.complete()
         self._num_ended += 1
-        is_alone = is_last and self._num_ended == 1
+        is_only_file = is_last and self._num_ended == 1
         # Progress is reported in order, and a file of 0.1 needs the dictionaries of the previous file.
         if (is_last and not in_background) or self._progress is not None or self._version is FileVersion.V0_1:
-            written = file.close(durable_name=is_alone)
+            written = file.close(durable_name=is_only_file)
             self._schema = known_dictionaries(self._schema, written.dictionaries)
         else:
             written = file.written()
-            if is_alone:
+            if is_only_file:
                 self._pending.add_all(file.close_early())
             else:
                 self._pending.add(_close_file, file)
         self._file = None
         record = records.Fragment(
-            files=(data_file_record(written, target.base_id, target.prefix),), physical_rows=written.num_rows
+            files=(make_data_file_record(written, target.base_id, target.prefix),), physical_rows=written.num_rows
         )
         self._fragments.append(record)
-        if self._progress is not None and self._begun is not None:
-            self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._begun.id)))
+        if self._progress is not None and self._reported_fragment is not None:
+            self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._reported_fragment.id)))
         self._pending.wait(CLOSING_AT_A_TIME)
 
     def _choose_target(self) -> WriteTarget:
@@ -349,7 +349,7 @@ def _close_file(file: DataFileWriter) -> None:
         raise
 
 
-def to_batches(
+def open_input_rows(
     data: ReaderLike, schema: pa.Schema | None = None
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]]:
     """The schema of some rows, and the rows.
@@ -371,21 +371,21 @@ def _to_batches(data: ReaderLike, schema: pa.Schema | None) -> tuple[pa.Schema, 
         return data.schema, [data]
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, data
-    table = _from_python(data, schema)
+    table = _convert_python_rows(data, schema)
     if table is not None:
         return table.schema, [table]
     if hasattr(data, "rows_to_write"):
-        return to_batches(data.rows_to_write())
+        return open_input_rows(data.rows_to_write())
     if hasattr(data, "to_reader"):
-        return to_batches(data.to_reader())
+        return open_input_rows(data.to_reader())
     if hasattr(data, "__arrow_c_stream__"):
-        return to_batches(_open_stream(data))
+        return open_input_rows(_open_stream(data))
     if hasattr(data, "to_batches") and hasattr(data, "schema"):
         return data.schema, data.to_batches()
     if isinstance(data, Iterable):
         if schema is None:
             raise InvalidInputError("an iterable of batches needs the argument schema")
-        return schema, _check_batches(data, schema)
+        return schema, _cast_batches(data, schema)
     raise ArgumentTypeError(f"rows cannot be taken from {type(data).__name__}")
 
 
@@ -396,7 +396,7 @@ def _open_stream(data: Any) -> pa.RecordBatchReader:
         raise UnsupportedError(f"rows cannot be taken from {type(data).__name__}: {error}") from error
 
 
-def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
+def _convert_python_rows(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
     """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else.
 
     Raises:
@@ -417,7 +417,7 @@ def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
     return None
 
 
-def lance_schema(
+def resolve_field_ids(
     schema: pa.Schema,
     dataset_schema: bytes | Schema | None,
     version: FileVersion = DEFAULT_VERSION,
@@ -436,12 +436,12 @@ def lance_schema(
         for name in schema.names:
             check_column_name(name)
         return schema_from_arrow(with_blob_types(schema, version), first_field_id)
-    stored = schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema
-    check_lacking_columns(stored, schema.names, version.value)
-    return fit(stored, schema, fills_structs=True)
+    table_schema = schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema
+    check_lacking_columns(table_schema, schema.names, version.value)
+    return fit(table_schema, schema, fills_structs=True)
 
 
-def _check_batches(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
+def _cast_batches(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise InvalidInputError(
@@ -475,7 +475,7 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     )
 
 
-def data_file_record(file: WrittenFile, base_id: int | None = None, prefix: str = DATA_PREFIX) -> records.DataFile:
+def make_data_file_record(file: WrittenFile, base_id: int | None = None, prefix: str = DATA_PREFIX) -> records.DataFile:
     """The record of a written file in a manifest; `WriteTarget` describes `base_id` and `prefix`."""
     major, minor = _VERSION_NUMBERS[file.version]
     return records.DataFile(

@@ -49,10 +49,10 @@ class SliceWriter:
         self._assign = assign
         self._max_open = max_open
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
-        self._all: list[FragmentWriter] = []
+        self._writers: list[FragmentWriter] = []
         self._pending = PendingWrites()
         self._fragments: list[Fragment] = []
-        self._first: FragmentWriter | None = None
+        self._template: FragmentWriter | None = None
 
     @property
     def num_rows(self) -> int:
@@ -82,7 +82,7 @@ class SliceWriter:
     def discard(self) -> None:
         """Delete all files that were written; while an interruption is handled, for a short time only."""
         self._pending.stop()
-        remove_files([file for writer in self._all for file in writer.abandon()])
+        remove_files([file for writer in self._writers for file in writer.abandon()])
 
     def _write_to(self, position: int, part: pa.RecordBatch | pa.Table) -> None:
         if not part.num_rows:
@@ -92,7 +92,7 @@ class SliceWriter:
             if self._max_open is not None and len(self._open) >= self._max_open:
                 self._finish(next(iter(self._open)))
             writer = self._open[position] = self._open_another()
-            self._all.append(writer)
+            self._writers.append(writer)
         self._open.move_to_end(position)
         # The bytes of a file are counted between batches.
         for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
@@ -100,9 +100,9 @@ class SliceWriter:
         self.rows[position] = self.rows.get(position, 0) + part.num_rows
 
     def _open_another(self) -> FragmentWriter:
-        if self._first is None:
-            self._first = self._new_writer()
-        return self._first.another()
+        if self._template is None:
+            self._template = self._new_writer()
+        return self._template.another()
 
     def _finish(self, position: int) -> None:
         self._fragments += self._open.pop(position).finish_records(self._pending, requests=True)

@@ -20,7 +20,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 
 _ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
@@ -123,7 +123,7 @@ def create_scalar_index(
     removed = tuple(index for index in source.manifest.indices if index.name == name)
     fragments: Sequence[Fragment] = source.manifest.fragments if train else ()
     try:
-        with staged(source) as files:
+        with collecting_files(source) as files:
             content = build(source, field, kind, parameters, fragments)
             index = write_segment(files, kind, content, name, field, BitMap(f.id for f in fragments))
             return files.commit(CreateIndex(new_indices=(index,), removed_indices=removed), properties=properties)

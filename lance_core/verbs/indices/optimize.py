@@ -26,11 +26,11 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, RewriteGroup
 from lance_core.table.reuse import trimmed, without_moved
-from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.handle import Snapshot, retry_on_latest
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 
 
 def optimize_indices(
@@ -66,7 +66,7 @@ def optimize_indices(
 
     def attempt(base: Snapshot) -> Manifest:
         groups = _group_segments(base.manifest, index_names)
-        with staged(base) as files:
+        with collecting_files(base) as files:
             changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
             new = tuple(index for added, _ in changes for index in added)
             dropped = tuple(index for _, removed in changes for index in removed)
@@ -75,7 +75,7 @@ def optimize_indices(
                 return base.manifest
             return files.commit(CreateIndex(new_indices=new, removed_indices=dropped), properties=properties)
 
-    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries)
+    return retry_on_latest(source, attempt, conflict_retries=conflict_retries)
 
 
 def expected_changes(
@@ -325,7 +325,7 @@ class _Optimizer:
                 continue
             moves = Replaced(
                 [
-                    (fragment.id, physical_rows(source, fragment), source.deleted_rows(fragment))
+                    (fragment.id, count_file_rows(source, fragment), source.deleted_rows(fragment))
                     for fragment in group.old_fragments
                 ],
                 [(fragment.id, fragment.physical_rows) for fragment in new_fragments if fragment is not None],

@@ -32,7 +32,7 @@ from lance_core.table.operations import CreateIndex, Merge, Update
 from lance_core.table.reuse import without_moved
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import index_name, kind_and_parameters, target_field, write_segment
 
@@ -75,7 +75,7 @@ def build_segment(
     if unknown:
         raise InvalidInputError(f"version {source.manifest.version} has no fragment {unknown[0]}")
     fragments = [fragment for fragment in source.manifest.fragments if fragment.id in chosen]
-    with staged(source) as files:
+    with collecting_files(source) as files:
         content = build(source, field, kind, parameters, fragments)
         return write_segment(files, kind, content, name, field, chosen, key=key)
 
@@ -94,7 +94,7 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
     contents = [source.indices.read(segment, field.type) for segment in segments]
     parameters = {**kind.parameters, **contents[0].parameters()}
     covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
-    with staged(source) as files:
+    with collecting_files(source) as files:
         return write_segment(
             files,
             kind,

@@ -21,7 +21,7 @@ from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 from lance_core.table.reuse import live_coverage, num_reuse_versions
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.scan.read_fragment import live_count
+from lance_core.verbs.scan.read_fragment import count_live
 
 
 class IndexInformation(TypedDict):
@@ -191,7 +191,7 @@ def _content_statistics(source: Snapshot, segments: Sequence[IndexMetadata]) -> 
 
 def _count_live_rows(source: Snapshot) -> dict[int, int]:
     """Live rows of each fragment."""
-    return {fragment.id: live_count(source, fragment) for fragment in source.manifest.fragments}
+    return {fragment.id: count_live(source, fragment) for fragment in source.manifest.fragments}
 
 
 def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:

@@ -11,7 +11,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
-from lance_core.verbs.scan.read_fragment import counted_fragments
+from lance_core.verbs.scan.read_fragment import with_all_row_counts
 
 SMALL_FILE_ROWS = 1024
 
@@ -61,7 +61,7 @@ class LanceStats:
 
     def dataset_stats(self, max_rows_per_group: int = SMALL_FILE_ROWS) -> DatasetStats:
         """Deleted rows, fragments, and fragments of fewer rows than `max_rows_per_group`."""
-        fragments = counted_fragments(self._source)
+        fragments = with_all_row_counts(self._source)
         return {
             "num_deleted_rows": fragments.totals()[0],
             "num_fragments": len(fragments),

@@ -21,7 +21,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.changes import Branch, BranchChanges, describe_changes_left_behind, load_branch_ends
-from lance_core.verbs.refs.promotion.files import OwnFiles
+from lance_core.verbs.refs.promotion.files import BranchFiles
 from lance_core.verbs.refs.promotion.record import merge_properties, read_commits_between
 from lance_core.verbs.rows.removal import live_rows
 
@@ -145,7 +145,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         partition_rows=rows,
         schema=_compare_schemas(fork.schema, head.schema),
         left_behind=describe_changes_left_behind(branch),
-        num_bytes=OwnFiles.of(table.root, branch, changes).num_bytes,
+        num_bytes=BranchFiles.of(table.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
         committed=head.timestamp,
     )

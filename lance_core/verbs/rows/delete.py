@@ -12,8 +12,8 @@ from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
-from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.handle import Snapshot, retry_on_latest
+from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.conditions import predicate_string, to_condition
 from lance_core.verbs.scan.projection import described_columns
@@ -49,7 +49,7 @@ def delete_rows(
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
         columns = described_columns(base.manifest)
         expression = to_condition(predicate, columns or base.manifest.schema)
-        with staged(base) as files:
+        with collecting_files(base) as files:
             removal = remove_rows(base, each_matching(base, expression, columns), files)
             if not (is_recorded or removal.num_rows):
                 return base.manifest, 0
@@ -61,7 +61,7 @@ def delete_rows(
             manifest = files.commit(operation, removal.affected_rows, properties)
         return manifest, removal.num_rows
 
-    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retry_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
 def truncate(source: Snapshot) -> Manifest:
@@ -72,4 +72,4 @@ def truncate(source: Snapshot) -> Manifest:
         transaction = Transaction(read_version=base.manifest.version, operation=operation)
         return commit(base.store, transaction, base=base.manifest).manifest
 
-    return retrying_on_latest(source, attempt)
+    return retry_on_latest(source, attempt)

@@ -31,9 +31,9 @@ from lance_core.schema import typed_schema
 from lance_core.table import transaction as records
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import WriteTarget, write_targets
-from lance_core.verbs.context.handle import Handle, Snapshot, retrying_on_latest
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
-from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
+from lance_core.verbs.files.fragment_writer import ReaderLike, open_input_rows
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.merge_clauses import (
@@ -48,7 +48,7 @@ from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.scan.explain import PlanStep
-from lance_core.verbs.scan.read_fragment import live_counts
+from lance_core.verbs.scan.read_fragment import count_live_each
 
 
 @checked_methods
@@ -246,12 +246,12 @@ class MergeInsertBuilder:
         options = replace(self._commit, checked_through=began if has_attempts else None)
 
         def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
-            with staged(base) as files:
+            with collecting_files(base) as files:
                 merged = self._merge(base, table, files)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
                 return files.commit(merged.operation, affected, self._transaction_properties, options), merged
 
-        manifest, merged = retrying_on_latest(
+        manifest, merged = retry_on_latest(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
         )
         self._dataset.move_to(manifest)
@@ -266,7 +266,7 @@ class MergeInsertBuilder:
             The transaction, and the numbers of rows that `execute` returns.
         """
         base = self._dataset.source
-        with staged(base) as files:
+        with collecting_files(base) as files:
             merged = self._merge(base, self._read_source(data_obj, schema), files)
         record = records.Transaction(
             read_version=base.manifest.version, operation=merged.operation, properties=self._transaction_properties
@@ -301,7 +301,7 @@ class MergeInsertBuilder:
         source, table = self._dataset.source, self._read_source(data_obj, schema)
         self._check_joins(source)
         started = time.perf_counter()
-        with staged(source) as files:
+        with collecting_files(source) as files:
             merged = self._merge(source, table, files)
             seconds = time.perf_counter() - started
             files.discard()
@@ -343,7 +343,7 @@ class MergeInsertBuilder:
 
     def _read_source(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()
-        data_schema, batches = to_batches(data_obj, schema)
+        data_schema, batches = open_input_rows(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
         self._fit_source(SourceRows(empty_table(data_schema)), self._dataset.source)
         return SourceRows.of(data_schema, batches, is_stream=not isinstance(batches, list))
@@ -408,7 +408,7 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
             f"version={manifest.version}",
             f"projection=[{keys}]",
             f"fragments={len(manifest.fragments)}",
-            f"rows={sum(live_counts(source, manifest.fragments))}",
+            f"rows={sum(count_live_each(source, manifest.fragments))}",
         ),
     )
     rows = PlanStep(name="Source", facts=(f"columns=[{', '.join(schema.names)}]",))

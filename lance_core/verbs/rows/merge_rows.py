@@ -25,8 +25,8 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
-from lance_core.verbs.files.conform import check_external, external_places
+from lance_core.verbs.files.column_files import patch_rows, replace_columns, write_column_file
+from lance_core.verbs.files.conform import check_external, external_prefixes
 from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.rows.merge_clauses import (
     MergeClauses,
@@ -367,7 +367,7 @@ class _MergeAttempt:
     def _take_source(self, numbers: Rows) -> pa.Table:
         """Rows of the source by their numbers, after a check that base paths contain their external blobs."""
         rows = self.rows.rows.take(numbers)
-        check_external(rows, self.rows.schema, external_places(self.base.manifest.base_paths))
+        check_external(rows, self.rows.schema, external_prefixes(self.base.manifest.base_paths))
         return rows
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
@@ -397,9 +397,7 @@ class _MergeAttempt:
             fragment = match.fragment
             if schema.fields:
                 tables = self._patch_fragment(match, schema)
-                fragment = replaced_columns(
-                    fragment, write_column_file(self.base, fragment, schema, tables, self.files)
-                )
+                fragment = replace_columns(fragment, write_column_file(self.base, fragment, schema, tables, self.files))
             updated.append(fragment)
             if self.base.manifest.uses_stable_row_ids:
                 offsets[match.fragment.id] = bitmap_of(match.offsets).serialize()
@@ -423,7 +421,7 @@ class _MergeAttempt:
             self.rows.rows.release()
             return with_old_fields(rows, old, self.rows.partial)
 
-        return patched(self.base, match.fragment, schema, match.offsets, new)
+        return patch_rows(self.base, match.fragment, schema, match.offsets, new)
 
     def _value_columns(self) -> Schema:
         """The columns of the source that are not in the key."""

@@ -36,7 +36,7 @@ from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.read_fragment import live_count, live_offsets, physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, count_live, live_offsets, read_fragment
 from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
 
 SCATTERED_SHARE: Final = 1 / 16
@@ -79,10 +79,10 @@ class Removal:
         return sum(len(rows) for rows in self.affected_rows.values())
 
 
-def each_fragment(
+def find_rows_by_fragment(
     source: Snapshot,
     options: ScanOptions,
-    look: Callable[[FragmentScan], BitMap],
+    find: Callable[[FragmentScan], BitMap],
     plan_of: Callable[[], ScanPlan] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """Find rows in each fragment: small fragments are read together, others in parallel.
@@ -90,7 +90,7 @@ def each_fragment(
     Args:
         source: The version.
         options: The columns to read.
-        look: Returns the offsets of the rows to find in one fragment, from a scan with these options.
+        find: Returns the offsets of the rows to find in one fragment, from a scan with these options.
         plan_of: Plans the scan; None for the fragments that can match the filter of the options.
 
     Yields:
@@ -100,7 +100,7 @@ def each_fragment(
     def find_rows() -> Iterable[tuple[Fragment, BitMap]]:
         plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
-        pairs = heapq.merge(_find_whole(plan), _look_at_fragments(plan, look), key=lambda pair: places[pair[0].id])
+        pairs = heapq.merge(_find_whole(plan), _look_at_fragments(plan, find), key=lambda pair: places[pair[0].id])
         # If indices make claims, all rows, which are few then, are checked before the first is yielded.
         return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
@@ -150,7 +150,7 @@ def each_matching(
     """
     if expression is None:
         return ((fragment, rows) for fragment in source.manifest.fragments if (rows := live_offsets(source, fragment)))
-    return each_fragment(source, _filter_options(expression, dataset), _find_offsets)
+    return find_rows_by_fragment(source, _filter_options(expression, dataset), _find_offsets)
 
 
 def _find_offsets(scan: FragmentScan) -> BitMap:
@@ -194,7 +194,7 @@ def live_rows(
     """
     by_name = {field.name: field for field in source.manifest.schema.fields}
     schema = Schema(fields=tuple(by_name[name] for name in columns))
-    num_rows = physical_rows(source, fragment)
+    num_rows = count_file_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = None if deletions is None else deletions.live_rows(num_rows)
     if possible is not None:
@@ -280,7 +280,7 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
     unwritten: list[_Hidden] = []  # the first file, until there is a second one
     for fragment, deleted in rows:
         affected[fragment.id] = deleted
-        if len(deleted) == live_count(source, fragment):
+        if len(deleted) == count_live(source, fragment):
             removed.append(fragment.id)
             continue
         if source.store.put_is_a_request:

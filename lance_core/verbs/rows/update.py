@@ -26,16 +26,16 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update, UpdateMode
 from lance_core.table.rowids import decode_row_ids_of
-from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.handle import Snapshot, retry_on_latest
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.expressions.arrow import columns_of
-from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
+from lance_core.verbs.files.column_files import patch_rows, replace_columns, write_column_file
 from lance_core.verbs.rows.removal import MovedRows, each_matching, remove_rows, rows_of
 from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.projection import described_columns
 
-_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+_PLAIN_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def update_rows(
@@ -68,7 +68,7 @@ def update_rows(
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
         for name in updates:
             if name not in base.manifest.schema.names:
-                _reject(name, updates[name], base.manifest.schema)
+                _raise_unknown_column(name, updates[name], base.manifest.schema)
         arrow = schema_to_arrow(base.manifest.schema)
         expressions = {}
         for name, value in updates.items():
@@ -85,18 +85,18 @@ def update_rows(
         if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
             changes = [(fragment, offsets_of(bitmap)) for fragment, bitmap in rows]
             by_columns = writes_less_by_columns(base, changes, columns)
-        with staged(base) as files:
+        with collecting_files(base) as files:
             if by_columns:
-                operation, affected = _by_columns(base, rows, columns, values, files), None
+                operation, affected = _rewrite_columns(base, rows, columns, values, files), None
             else:
-                operation, affected = _by_rows(base, rows, values, files, data_storage_version)
+                operation, affected = _rewrite_rows(base, rows, values, files, data_storage_version)
             manifest = files.commit(operation, affected)
         return manifest, sum(len(bitmap) for _, bitmap in rows)
 
-    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retry_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
-def _by_rows(
+def _rewrite_rows(
     base: Snapshot,
     rows: Sequence[tuple[Fragment, BitMap]],
     values: Mapping[str, pc.Expression],
@@ -106,10 +106,10 @@ def _by_rows(
     """Move rows with new values to new fragments, and return the operation and the rows that it removes."""
     arrow = schema_to_arrow(base.manifest.schema)
     with MovedRows(base, files, data_storage_version=data_storage_version) as moved:
-        ids, numbered = None, None
+        ids, ids_fragment = None, None
         for fragment, batch, offsets in rows_of(base, rows):
-            if fragment is not numbered:
-                ids, numbered = decode_row_ids_of(fragment), fragment
+            if fragment is not ids_fragment:
+                ids, ids_fragment = decode_row_ids_of(fragment), fragment
             moved.write(_change_rows(batch, values, arrow), None if ids is None else ids[offsets])
         fragments = moved.finish()
         removal = remove_rows(base, rows, files)
@@ -122,7 +122,7 @@ def _by_rows(
     return operation, removal.affected_rows
 
 
-def _by_columns(
+def _rewrite_columns(
     base: Snapshot,
     rows: Sequence[tuple[Fragment, BitMap]],
     columns: Schema,
@@ -134,14 +134,14 @@ def _by_columns(
     needed = {*values, *(name for value in values.values() for name in columns_of(value))}
     reads = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in needed))
 
-    def new(old: pa.RecordBatch, _first: int, _last: int) -> pa.Table:
+    def change_batch(old: pa.RecordBatch, _first: int, _last: int) -> pa.Table:
         return _change_rows(old, values, arrow)
 
     updated, changed = [], {}
     for fragment, bitmap in rows:
         offsets = offsets_of(bitmap)
-        tables = patched(base, fragment, columns, offsets, new, reads=reads)
-        updated.append(replaced_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
+        tables = patch_rows(base, fragment, columns, offsets, change_batch, reads=reads)
+        updated.append(replace_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
         changed[fragment.id] = bitmap.serialize()
     return Update(
         updated_fragments=tuple(updated),
@@ -165,16 +165,16 @@ def _is_stored_json(value: str | pc.Expression, columns: pa.Schema) -> bool:
     return bool(pa.types.is_large_binary(parse_column(value, columns).type))
 
 
-def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
+def _raise_unknown_column(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
     """Raise the error for a name that is not a column; fields of structs cannot be updated, as in pylance."""
     with suppress(SchemaError):
         top = schema.column(schema.project([name]).fields[0].name)
         if schema.column(name).id != top.id:
             new = value if isinstance(value, str) else "value"
-            whole = _rebuild_struct(top, _quote(top.name), schema.column(name).id, new)
+            struct_sql = _rebuild_struct(top, _quote(top.name), schema.column(name).id, new)
             raise UnsupportedError(
                 f"{name!r} is a field of a struct, which cannot be updated by itself; "
-                f"give {top.name!r} a new value as a whole, which keeps null structs null: {whole}"
+                f"give {top.name!r} a new value as a whole, which keeps null structs null: {struct_sql}"
             )
     raise InvalidInputError(f"Column {name!r} does not exist in dataset schema; it has {schema.names}")
 
@@ -195,7 +195,7 @@ def _rebuild_struct(field: Field, path: str, changed: int, value: str) -> str:
 
 def _quote(name: str) -> str:
     """A name as an SQL identifier."""
-    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
+    return name if _PLAIN_IDENTIFIER.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def _change_rows(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
@@ -207,20 +207,20 @@ def _change_rows(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], sche
         column = computed.column(name)
         if pa.types.is_string(column.type) and (field.metadata or {}).get(b"ARROW:extension:name") == b"lance.json":
             column = pa.chunked_array([jsonb_array(chunk, name) for chunk in column.chunks], field.type)
-        if not _share_fields(column.type, field.type):
+        if not _have_common_fields(column.type, field.type):
             raise InvalidInputError(
                 f"column {name!r}: the new value of type {column.type} shares no field with {field.type}"
             )
         if column.type != field.type:
             try:
-                column = _cast(column, field.type)
+                column = _cast_chunks(column, field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise InvalidInputError(f"column {name!r}: {error}") from error
         table = table.set_column(table.schema.get_field_index(name), field, column)
     return table
 
 
-def _cast(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
+def _cast_chunks(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
     """Values in another type; Arrow itself casts only strings to dictionaries."""
     if not pa.types.is_dictionary(kind):
         return column.cast(kind)
@@ -229,12 +229,12 @@ def _cast(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
     return pa.chunked_array([encode_as_dictionary(chunk, kind) for chunk in column.cast(kind.value_type).chunks], kind)
 
 
-def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
+def _have_common_fields(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether each struct shares a field with the struct to which it is cast; otherwise Arrow's cast returns nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
         pairs = [(left.field(name).type, right.field(name).type) for name in shared]
-        return (bool(pairs) or not right.num_fields) and all(_share_fields(*pair) for pair in pairs)
+        return (bool(pairs) or not right.num_fields) and all(_have_common_fields(*pair) for pair in pairs)
     if is_any_list(left) and is_any_list(right):
-        return _share_fields(left.value_type, right.value_type)
+        return _have_common_fields(left.value_type, right.value_type)
     return True

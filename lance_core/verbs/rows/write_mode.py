@@ -22,7 +22,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.statistics import field_sizes
-from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
 
 _BESIDE: Final = (BlobKind.PACKED, BlobKind.DEDICATED)
 
@@ -93,7 +93,7 @@ def writes_less_by_columns(
     by_rows = by_columns = 0.0
     for fragment, changed in changes:
         sizes = field_sizes(source, fragment)
-        by_rows += sizes.total * len(changed) / max(1, physical_rows(source, fragment))
+        by_rows += sizes.total * len(changed) / max(1, count_file_rows(source, fragment))
         by_columns += sum(size for field_id, size in sizes.by_field.items() if field_id in ids)
     for fragment, changed in changes:
         if by_columns < by_rows:

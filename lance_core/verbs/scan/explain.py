@@ -24,12 +24,12 @@ from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
-from lance_core.verbs.expressions.printed import plain_name, printed
+from lance_core.verbs.expressions.printed import format_expr, plain_name
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
 from lance_core.verbs.scan.options import STRICT_ROWS, ColumnOrdering, ScanOptions
 from lance_core.verbs.scan.page_pruning import is_prunable, possible_rows
 from lance_core.verbs.scan.projection import Projection
-from lance_core.verbs.scan.read_fragment import files_of
+from lance_core.verbs.scan.read_fragment import resolve_files_of_fields
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
 _COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
@@ -134,7 +134,7 @@ def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, p
     """The steps of a search for the nearest vectors: `search` finds rows, whose columns are read by row address."""
     step = search
     if options.filter is not None and not prefilter:
-        facts = (f"condition={printed(options.filter)}", _list("columns", columns_of(options.filter)))
+        facts = (f"condition={format_expr(options.filter)}", _list("columns", columns_of(options.filter)))
         step = PlanStep(name="Filter", facts=facts, inputs=(step,))
     if options.limit is not None or options.offset:
         stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
@@ -172,7 +172,7 @@ def _read(
     total = len(source.manifest.fragments)
     ids = f" ({_format_ranges(part.fragment.id for part in parts)})" if parts else ""
     num_rows = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
-    files = [file for part in parts for file, _, _ in files_of(part.fragment, schema)]
+    files = [file for part in parts for file, _, _ in resolve_files_of_fields(part.fragment, schema)]
     versions = {(file.file_major_version, file.file_minor_version) for file in files}
     projection = _list("projection", _paths(schema, source))
     facts = [f"uri={source.store.root}", f"version={source.manifest.version}", projection]
@@ -211,7 +211,7 @@ def _describe_fragment(source: Snapshot, options: ScanOptions, part: FragmentPar
         rows = range(FragmentScan(source, part.fragment, options).num_rows)
         left = possible_rows(source, part.fragment, options.filter, rows, {})
         facts.append(f"can match by page statistics={sum(map(len, left))} of {len(rows)}")
-    for file, columns, _ in files_of(part.fragment, schema):
+    for file, columns, _ in resolve_files_of_fields(part.fragment, schema):
         facts.append(
             f"{source.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
         )
@@ -224,9 +224,9 @@ def _filter_facts(
     expression = options.filter
     assert expression is not None
     if len(options.conjuncts) > 1:
-        yield _list("conditions", map(printed, options.conjuncts))
+        yield _list("conditions", map(format_expr, options.conjuncts))
     else:
-        yield f"condition={printed(expression)}"
+        yield f"condition={format_expr(expression)}"
     for prefix, label in (("lance.", "in Python"), ("datafusion.", "in DataFusion")):
         functions = {plain_name(call) or call for call in calls_of(expression) if call.startswith(prefix)}
         if functions:
@@ -261,7 +261,7 @@ def _describe_index_queries(source: Snapshot, options: ScanOptions, selection: S
 
 def _as_sql(expression: pc.Expression) -> str:
     """A condition as it is printed; a plain comparison is in SQL, with `=` for `==`."""
-    condition = printed(expression)
+    condition = format_expr(expression)
     match = _COMPARISON.fullmatch(condition)
     return f"{match[1]} {'=' if match[2] == '==' else match[2]} {match[3]}" if match else condition
 
@@ -282,7 +282,7 @@ def _describe_ordering(ordering: ColumnOrdering) -> str:
 def _describe_outputs(projection: Projection) -> Iterator[str]:
     for output in projection.outputs or ():
         if output.expression is not None:
-            yield f"{output.field.name} = {printed(output.expression)}"
+            yield f"{output.field.name} = {format_expr(output.expression)}"
         else:
             path = quote_path(output.path)
             yield path if path == output.field.name else f"{output.field.name} = {path}"

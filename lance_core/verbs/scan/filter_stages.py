@@ -20,7 +20,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching, matching_all
 from lance_core.verbs.scan.projection import rows_without_columns
-from lance_core.verbs.scan.read_fragment import Opened, Rows, files_of, opened_reader
+from lance_core.verbs.scan.read_fragment import OpenFiles, Rows, open_file, resolve_files_of_fields
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, their offsets in the fragment, and a mask of those that match."""
@@ -155,15 +155,17 @@ def rows_in_mask(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
 _STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 
 
-def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
+def with_dictionaries(
+    source: Snapshot, fragment: Fragment, schema: Schema, opened: OpenFiles
+) -> tuple[Schema, set[str]]:
     """The columns to read, with dictionary types for strings stored as dictionaries, and the names of those columns."""
     names = {field.name for field in schema.fields if field.logical_type in _STRINGS and not field.metadata}
     if not names:
         return schema, names
     strings = Schema(fields=tuple(field for field in schema.fields if field.name in names))
     stored: set[str] = set()
-    for file, file_schema, columns in files_of(fragment, strings):
-        reader = opened_reader(source, file, opened)
+    for file, file_schema, columns in resolve_files_of_fields(fragment, strings):
+        reader = open_file(source, file, opened)
         stored.update(field.name for field in file_schema.fields if reader.has_dictionary(columns[field.id]))
     fields = tuple(_as_dictionary(field) if field.name in stored else field for field in schema.fields)
     return replace(schema, fields=fields), stored

@@ -26,7 +26,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
-from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.printed import format_expr
 from lance_core.verbs.scan.filter_stages import (
     BufferedRows,
     Found,
@@ -48,7 +48,7 @@ from lance_core.verbs.scan.projection import (
     rows_without_columns,
     with_row_columns,
 )
-from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import OpenFiles, Rows, count_file_rows, count_live, read_fragment
 
 TWO_STEP_SHARE: Final = 1 / 16
 """If a filter keeps less than this share of the rows, the other columns are read only for these rows."""
@@ -124,7 +124,7 @@ def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expressio
     names = columns_of(expression)
     for name in names:
         if name not in dataset.names and name not in ROW_COLUMNS:
-            raise SchemaError(f"filter {printed(expression)}: no column {name!r}; the columns are {dataset.names}")
+            raise SchemaError(f"filter {format_expr(expression)}: no column {name!r}; the columns are {dataset.names}")
     early_names, late = {name for name in names if name in dataset.names}, None
     schema = options.schema
     if early_names.issuperset(schema.names) or options.late_materialization is False:
@@ -155,7 +155,7 @@ class FragmentScan:
     source: Snapshot
     fragment: Fragment
     options: ScanOptions
-    opened: Opened = field(default_factory=dict, repr=False, compare=False)
+    opened: OpenFiles = field(default_factory=dict, repr=False, compare=False)
     read_rows: ReadRows | None = field(default=None, repr=False, compare=False)
     possible: BitMap | None = field(default=None, repr=False, compare=False)
     claims: tuple[Claim, ...] = field(default=(), repr=False, compare=False)
@@ -174,7 +174,7 @@ class FragmentScan:
     @property
     def num_rows(self) -> int:
         """Physical rows, deleted ones included."""
-        return physical_rows(self.source, self.fragment)
+        return count_file_rows(self.source, self.fragment)
 
     @property
     def columns(self) -> Schema:
@@ -259,7 +259,7 @@ class FragmentScan:
     def _rows(self) -> tuple[int, _Mask]:
         """Number of physical rows, and which of them are alive."""
         deletions = self.source.deletions(self.fragment)
-        num_rows = physical_rows(self.source, self.fragment)
+        num_rows = count_file_rows(self.source, self.fragment)
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
     def _filter_rows(
@@ -460,13 +460,13 @@ class FragmentScan:
             for fragment in self.source.manifest.fragments:
                 if fragment.id == self.fragment.id:
                     break
-                before += live_count(self.source, fragment)
+                before += count_live(self.source, fragment)
             if live is None:
                 live = self._rows()[1]
         return RowColumns(
             fragment=self.fragment,
             names=names,
-            num_rows=physical_rows(self.source, self.fragment) if ROW_OFFSET in names else 0,
+            num_rows=count_file_rows(self.source, self.fragment) if ROW_OFFSET in names else 0,
             live=live,
             rows_before=before,
         )

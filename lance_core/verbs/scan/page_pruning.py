@@ -17,14 +17,14 @@ from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
-from lance_core.verbs.scan.read_fragment import Opened, opened_reader
+from lance_core.verbs.scan.read_fragment import OpenFiles, open_file
 
 # Statistics ignore NaN, for which a negated comparison is true.
 _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "greater", "greater_equal", "equal"}
 
 
 def possible_rows(
-    source: Snapshot, fragment: Fragment, expression: pc.Expression, rows: range, opened: Opened
+    source: Snapshot, fragment: Fragment, expression: pc.Expression, rows: range, opened: OpenFiles
 ) -> list[range]:
     """The parts of some rows that can match a filter.
 
@@ -47,7 +47,7 @@ def possible_rows(
         names_by_id = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
         if not names_by_id or not _is_legacy(file):
             continue
-        page_bounds = opened_reader(source, file, opened).page_bounds(names_by_id, dict(file.columns()))
+        page_bounds = open_file(source, file, opened).page_bounds(names_by_id, dict(file.columns()))
         usable = {
             names_by_id[bounds.field_id]: bounds
             for bounds in page_bounds

@@ -25,7 +25,7 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.read_fragment import live_count, live_counts
+from lance_core.verbs.scan.read_fragment import count_live, count_live_each
 
 _Result = TypeVar("_Result")
 
@@ -91,7 +91,7 @@ class ScanPlan:
 
     def counted(self) -> tuple[int, ScanPlan]:
         """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
-        total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
+        total = sum(count_live_each(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._find_certain() if left else None
         unknown = []
@@ -117,7 +117,7 @@ class ScanPlan:
             return None
         certain_rows = sure.rows_of(position)
         if certain_rows is None:
-            return live_count(self.source, fragment)
+            return count_live(self.source, fragment)
         if not certain_rows and possible is None:
             return None
         deleted = self.source.deleted_rows(fragment)

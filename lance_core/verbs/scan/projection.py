@@ -58,7 +58,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
-from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.printed import format_expr
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.read_fragment import Rows
 
@@ -391,7 +391,7 @@ def _extract_path(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
 def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     for name in columns_of(expression):
         if name not in schema.names:
-            raise SchemaError(f"{printed(expression)}: no column {name!r}; the columns are {schema.names}")
+            raise SchemaError(f"{format_expr(expression)}: no column {name!r}; the columns are {schema.names}")
     return evaluated(empty_table(stored_types(schema)), {"type": expression}).column("type").type
 
 

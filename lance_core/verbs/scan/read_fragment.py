@@ -24,13 +24,13 @@ from lance_core.verbs.scan.blob_payloads import with_payloads
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
 
-Opened = dict[tuple[int | None, str], DataFileReader]
+OpenFiles = dict[tuple[int | None, str], DataFileReader]
 """Open files of one fragment, by base and key, so that several reads of it open each file once."""
 
 LOCKSTEP_ROWS = 65_536
 """Rows per batch if several files of a fragment are read in lockstep."""
 
-_TRUSTED_ROWS: Final = 1 << 26
+_MAX_UNCHECKED_ROWS: Final = 1 << 26
 """A larger number of rows in the manifest is checked against a file."""
 
 
@@ -43,22 +43,22 @@ class _FileColumns:
     columns: dict[int, int]
 
 
-def physical_rows(source: Snapshot, fragment: Fragment) -> int:
+def count_file_rows(source: Snapshot, fragment: Fragment) -> int:
     """The number of rows in the files of a fragment; it is read from a file if the manifest, of 2023, lacks it.
 
     Raises:
-        CorruptFileError: A number above `_TRUSTED_ROWS` differs from that of the file.
+        CorruptFileError: A number above `_MAX_UNCHECKED_ROWS` differs from that of the file.
     """
     stated = fragment.physical_rows
-    if not fragment.files or 0 < stated <= _TRUSTED_ROWS:
+    if not fragment.files or 0 < stated <= _MAX_UNCHECKED_ROWS:
         return stated
-    reader = opened_reader(source, fragment.files[0], {})
+    reader = open_file(source, fragment.files[0], {})
     if stated not in (0, reader.num_rows):
         raise CorruptFileError(f"{reader.key}: has {reader.num_rows} rows, the manifest says {stated}")
     return reader.num_rows
 
 
-def counted(source: Snapshot, fragment: Fragment) -> Fragment:
+def with_row_counts(source: Snapshot, fragment: Fragment) -> Fragment:
     """A fragment with its rows and deletions, which are counted in its files if the manifest lacks them.
 
     Pylance up to 0.7 did not record them, and later releases that wrote to such a table left them out.
@@ -68,44 +68,44 @@ def counted(source: Snapshot, fragment: Fragment) -> Fragment:
         fragment = replace(
             fragment, deletion_file=replace(deleted, num_deleted_rows=len(source.deleted_rows(fragment)))
         )
-    return fragment if fragment.physical_rows else replace(fragment, physical_rows=physical_rows(source, fragment))
+    return fragment if fragment.physical_rows else replace(fragment, physical_rows=count_file_rows(source, fragment))
 
 
-def counted_fragments(source: Snapshot) -> FragmentList:
-    """All fragments of a version with their rows and deletions; see `counted`."""
+def with_all_row_counts(source: Snapshot) -> FragmentList:
+    """All fragments of a version with their rows and deletions; see `with_row_counts`."""
     fragments = source.manifest.fragments
     return (
         fragments
         if None not in fragments.live_counts()
-        else FragmentList.of(counted(source, fragment) for fragment in fragments)
+        else FragmentList.of(with_row_counts(source, fragment) for fragment in fragments)
     )
 
 
-def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
+def count_live_each(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
     """The number of live rows of each fragment.
 
     Raises:
         CorruptFileError: A number is negative, or impossibly large.
     """
     stated_counts = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
-    counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(stated_counts)]
+    counts = [count_live(source, fragments[i]) if count is None else count for i, count in enumerate(stated_counts)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
         stated = f"between {min(counts)} and {max(counts)} live rows"
         raise CorruptFileError(f"{source.store.root}: by the manifest, fragments have {stated}, which is impossible")
     return counts
 
 
-def live_count(source: Snapshot, fragment: Fragment) -> int:
+def count_live(source: Snapshot, fragment: Fragment) -> int:
     """The number of live rows of a fragment."""
     if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
         deletions = source.deletions(fragment)
-        return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
-    return physical_rows(source, fragment) - fragment.num_deleted_rows
+        return count_file_rows(source, fragment) - (0 if deletions is None else len(deletions))
+    return count_file_rows(source, fragment) - fragment.num_deleted_rows
 
 
 def live_offsets(source: Snapshot, fragment: Fragment) -> BitMap:
     """The offsets of the live rows of a fragment."""
-    return BitMap(range(physical_rows(source, fragment))) - source.deleted_rows(fragment)
+    return BitMap(range(count_file_rows(source, fragment))) - source.deleted_rows(fragment)
 
 
 def read_fragment(
@@ -115,7 +115,7 @@ def read_fragment(
     rows: Rows,
     *,
     batch_rows: int | None = None,
-    opened: Opened | None = None,
+    opened: OpenFiles | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows, deleted ones included, in storage types.
 
@@ -130,30 +130,30 @@ def read_fragment(
     Yields:
         Batches of `schema_to_arrow(schema)`, which together have as many rows as `rows`.
     """
-    described = describe_schema(schema)
-    if described is not None:
-        described_batches = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
-        yield from _fill_payloads(source, fragment, schema, described_batches)
+    descriptor_schema = describe_schema(schema)
+    if descriptor_schema is not None:
+        descriptors = read_fragment(source, fragment, descriptor_schema, rows, batch_rows=batch_rows, opened=opened)
+        yield from _fill_payloads(source, fragment, schema, descriptors)
         return
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
     parts = [
-        _FileColumns(opened_reader(source, file, opened), file_schema, columns)
-        for file, file_schema, columns in files_of(fragment, schema)
+        _FileColumns(open_file(source, file, opened), file_schema, columns)
+        for file, file_schema, columns in resolve_files_of_fields(fragment, schema)
     ]
-    _check_rows(source, fragment, parts)
+    _check_row_counts(source, fragment, parts)
     if not parts:
-        yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
+        yield from _generate_null_batches(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
     streams = [part.reader.read(part.schema, part.columns, rows, batch_rows=batch_rows) for part in parts]
-    for batches in _in_step(streams) if len(parts) > 1 else zip(*streams, strict=True):
+    for batches in _align_batches(streams) if len(parts) > 1 else zip(*streams, strict=True):
         if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
             yield batches[0]
         else:
             yield _join_columns(fragment, batches, schema, arrow)
 
 
-def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
+def _align_batches(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
     """Yield slices of the same rows of all streams, cut where a batch of one of them ends.
 
     The batches of a file have a bounded number of bytes; a fixed number of rows could be the whole of a wide column.
@@ -170,14 +170,14 @@ def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.R
 
 
 def _fill_payloads(
-    source: Snapshot, fragment: Fragment, schema: Schema, described: Iterator[pa.RecordBatch]
+    source: Snapshot, fragment: Fragment, schema: Schema, descriptor_batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with blob payloads in place of descriptors."""
     arrow = schema_to_arrow(schema)
-    files = files_of(fragment, schema)
-    places = {field.name: source.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
-    for batch in described:
-        yield from with_payloads(source, places, batch, schema, arrow)
+    files = resolve_files_of_fields(fragment, schema)
+    locations = {field.name: source.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
+    for batch in descriptor_batches:
+        yield from with_payloads(source, locations, batch, schema, arrow)
 
 
 def _join_columns(
@@ -196,7 +196,7 @@ def _join_columns(
         raise CorruptFileError(f"fragment {fragment.id}: its data files do not match its columns: {error}") from error
 
 
-def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
+def _check_row_counts(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
     """Check that the files have the number of rows in the manifest, before memory is allocated for that number.
 
     Raises:
@@ -210,7 +210,7 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
                 )
 
 
-def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
+def resolve_files_of_fields(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
     """The files with fields of `schema`, each with these fields and its column indices by field id; later files win."""
     seen_ids: set[int] = set()
     files = []
@@ -228,7 +228,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
     return files
 
 
-def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileReader:
+def open_file(source: Snapshot, file: DataFile, opened: OpenFiles) -> DataFileReader:
     """The reader of a file; each file is opened once and kept in `opened`."""
     store, key = source.data_file(file)
     where = (file.base_id, key)
@@ -241,10 +241,10 @@ def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileR
 def _join_column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
     """One column of a batch, assembled from its parts in several files."""
     parts = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
-    return _assemble(field, parts, batches[0].num_rows)
+    return _assemble_column(field, parts, batches[0].num_rows)
 
 
-def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
+def _assemble_column(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
     kind = field_to_arrow(field).type
     if not parts:
         return pa.nulls(num_rows, kind)
@@ -257,12 +257,12 @@ def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
     children = []
     for child in field.children:
         pieces = [part.field(child.name) for part in parts if part.type.get_field_index(child.name) >= 0]
-        children.append(_assemble(child, pieces, num_rows))
+        children.append(_assemble_column(child, pieces, num_rows))
     mask = pc.is_null(parts[0]) if parts[0].null_count else None
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
-def _nulls(schema: pa.Schema, num_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _generate_null_batches(schema: pa.Schema, num_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
     for start in range(0, num_rows, batch_rows):
         length = min(batch_rows, num_rows - start)
         if schema.names:

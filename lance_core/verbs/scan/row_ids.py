@@ -12,7 +12,7 @@ from lance_core.row_addresses import fragment_ids_of, make_row_addresses, row_of
 from lance_core.table.rowids import U64Array, decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
 
 
@@ -74,7 +74,7 @@ def check_live(source: Snapshot, addresses: U64Array) -> None:
         offsets = all_offsets[owners == number]
         if fragment is None:
             raise InvalidInputError(f"row address {addresses[owners == number][0]}: there is no fragment {number}")
-        total = physical_rows(source, fragment)
+        total = count_file_rows(source, fragment)
         if offsets.max() >= total:
             raise InvalidInputError(f"row {offsets.max()} is outside the {total} rows of fragment {number}")
         deletions = source.deletions(fragment)

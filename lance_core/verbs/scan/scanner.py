@@ -33,7 +33,7 @@ from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_ro
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.projection import ROW_ADDRESS, Projection, rows_without_columns
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
-from lance_core.verbs.scan.read_fragment import live_count, live_counts
+from lance_core.verbs.scan.read_fragment import count_live, count_live_each
 from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
 from lance_core.verbs.scan.take import in_order, take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
@@ -163,7 +163,7 @@ class LanceScanner:
             total = sum(
                 map(self._count, self._fragments)
                 if options.include_deleted_rows
-                else live_counts(self._source, self._fragments)
+                else count_live_each(self._source, self._fragments)
             )
         else:
             total = until_consistent(self._for_count()._count_matching)  # noqa: SLF001 - the same class
@@ -288,7 +288,7 @@ class LanceScanner:
     def _count(self, fragment: Fragment) -> int:
         """The number of rows of a fragment before any filter."""
         if not self._options.include_deleted_rows:
-            return live_count(self._source, fragment)
+            return count_live(self._source, fragment)
         return FragmentScan(self._source, fragment, self._options).num_rows
 
     def _parts(self) -> Iterator[tuple[Fragment, range | None]]:

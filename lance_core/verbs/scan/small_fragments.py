@@ -22,7 +22,7 @@ from lance_core.table.fragment import DataFile
 from lance_core.verbs.expressions.arrow import columns_of, matching_all
 from lance_core.verbs.scan.filter_stages import fixed_width
 from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
-from lance_core.verbs.scan.read_fragment import Rows, opened_reader
+from lance_core.verbs.scan.read_fragment import Rows, open_file
 
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
@@ -191,7 +191,7 @@ def _read_rows(
     """
     file = scans[0].fragment.files[0]
     try:
-        readers = [opened_reader(scan.source, scan.fragment.files[0], scan.opened) for scan in scans]
+        readers = [open_file(scan.source, scan.fragment.files[0], scan.opened) for scan in scans]
         counts = [reader.num_rows for reader in readers]
         if counts != [scan.fragment.physical_rows for scan in scans]:
             return None

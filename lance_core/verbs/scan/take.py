@@ -18,7 +18,7 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.projection import rows_without_columns
-from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
+from lance_core.verbs.scan.read_fragment import Rows, count_file_rows, count_live_each
 from lance_core.verbs.scan.small_fragments import coalesced_rows
 
 _Integers = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ def take_rows(
         InvalidInputError: A position is out of range.
     """
     unique, order = np.unique(whole_numbers("indices", indices), return_inverse=True)
-    counts = np.array(live_counts(source, fragments), dtype=np.int64)
+    counts = np.array(count_live_each(source, fragments), dtype=np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     if len(unique) and (unique[0] < 0 or unique[-1] >= total):
@@ -128,7 +128,7 @@ def _find_physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
-    deleted = offsets_of(deletions.within(physical_rows(source, fragment)).bitmap)
+    deleted = offsets_of(deletions.within(count_file_rows(source, fragment)).bitmap)
     # The number of live rows before each deleted row: the deleted rows before a live row follow from it.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")

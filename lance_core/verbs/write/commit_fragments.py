@@ -56,7 +56,7 @@ from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.handle import Snapshot, TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, with_dictionaries
-from lance_core.verbs.files.fragment_writer import FileOptions, lance_schema
+from lance_core.verbs.files.fragment_writer import FileOptions, resolve_field_ids
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, RowsByFragment, with_deletions
 from lance_core.verbs.write.concurrent_writes import check_empty, has_same_fields, overruled_fills, replaceable_commits
@@ -317,7 +317,7 @@ class _FragmentsCommit:
         earlier = () if request.attempt is None else request.attempt.earlier
         attempts = before.attempts.union(earlier, committed_attempts(self.store, request.attempt, 0, latest))
         if request.write.mode in ("append", "replace") and not has_same_fields(
-            self._new_schema(), lance_schema(request.schema, schema_to_bytes(latest.schema))
+            self._new_schema(), resolve_field_ids(request.schema, schema_to_bytes(latest.schema))
         ):
             raise RetryableConflictError(
                 f"{self.uri} was created meanwhile, with columns in another order; do the write again"
@@ -340,7 +340,7 @@ class _FragmentsCommit:
             raise make_already_exists_error(self.uri)
         if request.write.mode in ("append", "replace"):
             schema = request.schema_after(base)
-            lance_schema(request.schema, schema)
+            resolve_field_ids(request.schema, schema)
             if any(file.file_major_version == 0 for fragment in request.fragments for file in fragment.files):
                 check_dictionaries(schema, request.fragments, self.store)
         return self._compute(self._configured(base), attempts, overruled)
@@ -354,7 +354,7 @@ class _FragmentsCommit:
 
     def _new_schema(self, first_field_id: int = 0) -> Schema:
         """The schema of a new dataset with only these fragments."""
-        return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
+        return resolve_field_ids(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _compute(
         self, base: Manifest, attempts: frozenset[int], overruled: frozenset[int]

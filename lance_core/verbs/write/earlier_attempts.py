@@ -55,7 +55,7 @@ from lance_core.table.transaction import FIRST_ADDED_KEY, PROMOTION_KEY, Transac
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import count_file_rows
 
 
 class TraceLostError(Exception):
@@ -329,7 +329,7 @@ class _Trace:
         # The rows that the rewrite read; rows that were deleted later are in the new fragments, marked as deleted.
         live = [_all_rows(self._before, old) - _deleted(self._before, old) for old in group.old_fragments]
         mine = [self._rows.get(old.id, BitMap()) for old in group.old_fragments]
-        moved = rewritten_rows(live, mine, [physical_rows(after, fragment) for fragment in new])
+        moved = rewritten_rows(live, mine, [count_file_rows(after, fragment) for fragment in new])
         if moved is None:
             raise TraceLostError(f"version {after.manifest.version} has another number of rows than it rewrote")
         return {fragment.id: rows for fragment, rows in zip(new, moved, strict=True) if rows}
@@ -337,7 +337,7 @@ class _Trace:
 
 def _all_rows(source: Snapshot, fragment: Fragment) -> BitMap:
     rows = BitMap()
-    rows.add_range(0, physical_rows(source, fragment))
+    rows.add_range(0, count_file_rows(source, fragment))
     return rows
 
 

@@ -35,7 +35,7 @@ def check_operation(operation: operations.Operation, base: Manifest | None) -> N
     if isinstance(operation, operations.Overwrite):
         if base is not None and base.max_allocated_field_id is not None:
             return  # the commit numbers the fields of such a dataset again, and checks the ids of the files
-        _check_new(operation.fragments, operation.schema, operation.name)
+        _check_new_fragments(operation.fragments, operation.schema, operation.name)
         return
     check = _CHECKS.get(type(operation))
     if check is not None and base is not None:
@@ -43,46 +43,46 @@ def check_operation(operation: operations.Operation, base: Manifest | None) -> N
 
 
 def _check_append(operation: operations.Append, base: Manifest) -> None:
-    _check_new(operation.fragments, base.schema, operation.name)
+    _check_new_fragments(operation.fragments, base.schema, operation.name)
 
 
 def _check_delete(operation: operations.Delete, base: Manifest) -> None:
-    _check_changed(operation.updated_fragments, base, base.schema, operation.name)
+    _check_existing_fragments(operation.updated_fragments, base, base.schema, operation.name)
 
 
 def _check_update(operation: operations.Update, base: Manifest) -> None:
-    _check_changed(operation.updated_fragments, base, base.schema, operation.name)
-    _check_all_stored(operation.updated_fragments, base.schema, base, operation.name)
-    _check_new(operation.new_fragments, base.schema, operation.name)
+    _check_existing_fragments(operation.updated_fragments, base, base.schema, operation.name)
+    _check_all_columns(operation.updated_fragments, base.schema, base, operation.name)
+    _check_new_fragments(operation.new_fragments, base.schema, operation.name)
 
 
 def _check_merge(operation: operations.Merge, base: Manifest) -> None:
     base_ids = set(base.fragments.ids)
-    _check_changed(operation.fragments, base, operation.schema, operation.name)
+    _check_existing_fragments(operation.fragments, base, operation.schema, operation.name)
     added = [fragment for fragment in operation.fragments if fragment.id not in base_ids]
-    _check_new(added, operation.schema, operation.name)
-    _check_all_stored(operation.fragments, operation.schema, base, operation.name)
-    numbered = [fragment.id for fragment in added if fragment.row_ids is not None]
-    if numbered:
+    _check_new_fragments(added, operation.schema, operation.name)
+    _check_all_columns(operation.fragments, operation.schema, base, operation.name)
+    fragments_with_row_ids = [fragment.id for fragment in added if fragment.row_ids is not None]
+    if fragments_with_row_ids:
         raise InvalidInputError(
-            f"Merge: the new fragment {numbered[0]} has row ids, which the commit gives to its rows"
+            f"Merge: the new fragment {fragments_with_row_ids[0]} has row ids, which the commit gives to its rows"
         )
-    now = {fragment.id: fragment for fragment in operation.fragments}
-    for old, new in _kept_fields(operation.schema, base.schema, operation.name):
-        change = _change(old, new) or _nullability(old, new)
-        if change and not _is_written_again((old, new), base.fragments, now):
+    new_fragments_by_id = {fragment.id: fragment for fragment in operation.fragments}
+    for old, new in _pair_fields(operation.schema, base.schema, operation.name):
+        change = _describe_type_change(old, new) or _describe_nullability_change(old, new)
+        if change and not _is_written_again((old, new), base.fragments, new_fragments_by_id):
             raise InvalidInputError(
                 f"Merge changes field {new.id} ({new.name!r}) without writing it again in every fragment: {change}"
             )
 
 
 def _check_project(operation: operations.Project, base: Manifest) -> None:
-    for old, new in _kept_fields(operation.schema, base.schema, operation.name):
-        change = _change(old, new) or (_nullability(old, new) if old.nullable else None)
+    for old, new in _pair_fields(operation.schema, base.schema, operation.name):
+        change = _describe_type_change(old, new) or (_describe_nullability_change(old, new) if old.nullable else None)
         if change:
             raise InvalidInputError(f"Project changes field {new.id} ({new.name!r}), and writes no values: {change}")
-    _check_stored(base.fragments, operation.schema, operation.name)
-    _check_all_stored(base.fragments, operation.schema, base, operation.name)
+    _check_required_columns(base.fragments, operation.schema, operation.name)
+    _check_all_columns(base.fragments, operation.schema, base, operation.name)
 
 
 def _check_rewrite(operation: operations.Rewrite, base: Manifest) -> None:
@@ -93,9 +93,9 @@ def _check_rewrite(operation: operations.Rewrite, base: Manifest) -> None:
     for group in operation.groups:
         if not group.old_fragments:
             raise InvalidInputError("Rewrite adds fragments without replacing any; use Append")
-        _check_new(group.new_fragments, base.schema, operation.name)
-        counts = [_live_rows(base.fragments.get(fragment.id) or fragment for fragment in group.old_fragments)]
-        counts.append(_live_rows(group.new_fragments))
+        _check_new_fragments(group.new_fragments, base.schema, operation.name)
+        counts = [_count_live_rows(base.fragments.get(fragment.id) or fragment for fragment in group.old_fragments)]
+        counts.append(_count_live_rows(group.new_fragments))
         if None not in counts and counts[0] != counts[1]:
             raise InvalidInputError(
                 f"Rewrite puts the {counts[0]} rows of fragments {[f.id for f in group.old_fragments]} into "
@@ -121,7 +121,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any, Manifest], None]]] = {
 }
 
 
-def _check_changed(fragments: Iterable[Fragment], base: Manifest, schema: Schema, name: str) -> None:
+def _check_existing_fragments(fragments: Iterable[Fragment], base: Manifest, schema: Schema, name: str) -> None:
     """Check fragments that the base has already."""
     changed = []
     for fragment in fragments:
@@ -136,25 +136,25 @@ def _check_changed(fragments: Iterable[Fragment], base: Manifest, schema: Schema
         if before.files and not fragment.files:
             raise InvalidInputError(f"{name} leaves fragment {fragment.id} without data files")
         changed.append(fragment)
-    _check_stored(changed, schema, name)
+    _check_required_columns(changed, schema, name)
 
 
-def _check_new(fragments: Sequence[Fragment], schema: Schema, name: str) -> None:
+def _check_new_fragments(fragments: Sequence[Fragment], schema: Schema, name: str) -> None:
     """Check fragments that the base does not have."""
     ids = {node.id for node, _ in schema.walk()}
     for fragment in fragments:
-        if ids.isdisjoint(_stored(fragment)):
-            listed = ", ".join(map(str, sorted(_stored(fragment))))
+        if ids.isdisjoint(_stored_field_ids(fragment)):
+            listed = ", ".join(map(str, sorted(_stored_field_ids(fragment))))
             what = f"the field ids {listed}, which the schema lacks" if fragment.files else "no data files"
             raise InvalidInputError(f"{name}: a new fragment has {what}")
-    _check_stored(fragments, schema, name)
+    _check_required_columns(fragments, schema, name)
 
 
-def _check_stored(fragments: Iterable[Fragment], schema: Schema, name: str) -> None:
+def _check_required_columns(fragments: Iterable[Fragment], schema: Schema, name: str) -> None:
     """Check that fragments store the columns that must not be null: readers fill in null for what is not stored."""
     needed = [(top, {node.id for node, _ in top.walk()}) for top in schema.fields if not top.nullable]
     for fragment in fragments if needed else ():
-        stored = _stored(fragment)
+        stored = _stored_field_ids(fragment)
         for top, ids in needed:
             if ids.isdisjoint(stored):
                 raise InvalidInputError(
@@ -162,21 +162,21 @@ def _check_stored(fragments: Iterable[Fragment], schema: Schema, name: str) -> N
                 )
 
 
-def _check_all_stored(fragments: Iterable[Fragment], schema: Schema, base: Manifest, name: str) -> None:
+def _check_all_columns(fragments: Iterable[Fragment], schema: Schema, base: Manifest, name: str) -> None:
     """Check that fragments of version 0.1, which fills in no nulls, store all columns."""
     for fragment in fragments if base.data_storage_version == "0.1" else ():
-        missing = [node.name for node, _ in schema.walk() if node.id not in _stored(fragment)]
+        missing = [node.name for node, _ in schema.walk() if node.id not in _stored_field_ids(fragment)]
         if missing:
             raise InvalidInputError(
                 f"{name}: fragment {fragment.id} lacks the columns {missing}, and version 0.1 fills in no nulls"
             )
 
 
-def _stored(fragment: Fragment) -> set[int]:
+def _stored_field_ids(fragment: Fragment) -> set[int]:
     return {field_id for file in fragment.files for field_id in file.fields}
 
 
-def _kept_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, Field]]:
+def _pair_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, Field]]:
     """Yield each field that both schemas have, as it was and as it is to be; no id may take another one's name."""
     paths = [dict(_paths(schema.fields, ())) for schema in (base, new)]
     ids = {path: key for key, path in paths[0].items()}
@@ -192,19 +192,19 @@ def _kept_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, 
         yield before[key], after[key]
 
 
-def _paths(fields: Iterable[Field], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _paths(fields: Iterable[Field], parents: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     for field in fields:
-        yield field.id, (*above, field.name)
-        yield from _paths(field.children, (*above, field.name))
+        yield field.id, (*parents, field.name)
+        yield from _paths(field.children, (*parents, field.name))
 
 
-def _change(old: Field, new: Field) -> str | None:
+def _describe_type_change(old: Field, new: Field) -> str | None:
     if old.logical_type == new.logical_type and bool(old.children) == bool(new.children):
         return None
     return f"type {old.logical_type} -> {new.logical_type}"
 
 
-def _nullability(old: Field, new: Field) -> str | None:
+def _describe_nullability_change(old: Field, new: Field) -> str | None:
     return None if old.nullable == new.nullable else f"nullable {old.nullable} -> {new.nullable}"
 
 
@@ -212,16 +212,16 @@ def _is_written_again(fields: Iterable[Field], base: Iterable[Fragment], now: Ma
     """Whether no fragment has the file any more that held the values of a field, as it was and as it is to be."""
     ids = {node.id for field in fields for node, _ in field.walk()}
     return all(
-        fragment.id in now and _files_of(fragment, ids).isdisjoint(_files_of(now[fragment.id], ids))
+        fragment.id in now and _files_with_fields(fragment, ids).isdisjoint(_files_with_fields(now[fragment.id], ids))
         for fragment in base
     )
 
 
-def _files_of(fragment: Fragment, ids: set[int]) -> set[tuple[int | None, str]]:
+def _files_with_fields(fragment: Fragment, ids: set[int]) -> set[tuple[int | None, str]]:
     return {(file.base_id, file.path) for file in fragment.files if not ids.isdisjoint(file.fields)}
 
 
-def _live_rows(fragments: Iterable[Fragment]) -> int | None:
+def _count_live_rows(fragments: Iterable[Fragment]) -> int | None:
     """The live rows of fragments; None if a count is not recorded."""
     total = 0
     for fragment in fragments:

@@ -17,7 +17,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.rows.removal import Removal, each_fragment, remove_rows
+from lance_core.verbs.rows.removal import Removal, find_rows_by_fragment, remove_rows
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan
@@ -38,10 +38,10 @@ def remove_slices(
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
-    return remove_rows(source, _with_others(source, slices, dict(further_rows or {})), files)
+    return remove_rows(source, _merge_further_rows(source, slices, dict(further_rows or {})), files)
 
 
-def _with_others(
+def _merge_further_rows(
     source: Snapshot, slices: Slices | None, further_rows: dict[int, BitMap]
 ) -> Iterator[tuple[Fragment, BitMap]]:
     for fragment, rows in () if slices is None else rows_in_slices(source, slices):
@@ -62,15 +62,15 @@ def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment,
         condition = slices.expression(schema_to_arrow(columns.schema))
         return ScanPlan.of(source, source.manifest.fragments, columns, condition)
 
-    yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices), plan)
+    yield from find_rows_by_fragment(source, columns, lambda scan: _find_rows_in_slices(scan, slices), plan)
 
 
-def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
+def _find_rows_in_slices(scan: FragmentScan, slices: Slices) -> BitMap:
     """Offsets of the rows of a scan that are in the slices."""
     rows = BitMap()
     for batch in scan.batches():
         offsets = row_offsets(batch.column(ROW_ADDRESS).to_numpy())
-        inside = slices.assign(batch) >= 0
-        rows |= bitmap_of(offsets[inside])
-        scan.check_claims(batch, offsets, inside)
+        in_slice = slices.assign(batch) >= 0
+        rows |= bitmap_of(offsets[in_slice])
+        scan.check_claims(batch, offsets, in_slice)
     return rows

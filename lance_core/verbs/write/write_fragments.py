@@ -11,8 +11,8 @@ import pyarrow as pa
 from lance_core.arguments import checked, reject
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle, table_target
-from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, lance_schema
+from lance_core.verbs.context.handle import Handle, resolve_target
+from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, resolve_field_ids
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
@@ -81,12 +81,12 @@ def write_fragments(
     options = WriteOptions.of(mode, locals())
     del max_rows_per_group, enable_stable_row_ids
     reject("write_fragments", unsupported)
-    prepared = prepare(table_target(dataset_uri, storage_options), options)
+    prepared = prepare(resolve_target(dataset_uri, storage_options), options)
     row_schema, records = prepared.write_rows(data, schema, dataset_schema)
     fragments = [FragmentMetadata.from_record(record) for record in records]
     if not return_transaction:
         return fragments
-    written = LanceSchema(lance_schema(row_schema, None, prepared.version, prepared.first_field_id))
+    written = LanceSchema(resolve_field_ids(row_schema, None, prepared.version, prepared.first_field_id))
     is_append = prepared.appended_to is not None
     bases = list(initial_bases) if initial_bases else None
     operation = LanceOperation.Append(fragments) if is_append else LanceOperation.Overwrite(written, fragments, bases)

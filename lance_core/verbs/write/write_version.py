@@ -33,8 +33,8 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import WriteTarget, write_targets
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.uncommitted_files import remove_files
-from lance_core.verbs.files.conform import external_places
-from lance_core.verbs.files.fragment_writer import FileOptions, ReaderLike, to_batches
+from lance_core.verbs.files.conform import external_prefixes
+from lance_core.verbs.files.fragment_writer import FileOptions, ReaderLike, open_input_rows
 from lance_core.verbs.write.commit_fragments import CommitRequest, Write, commit_request
 
 _logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class PreparedWrite:
         if self.options.files.allow_external_blob_outside_bases:
             return ("",)
         base_paths = self.target.base.base_paths if self.target.base is not None else ()
-        return external_places([*base_paths, *self.options.files.base_records])
+        return external_prefixes([*base_paths, *self.options.files.base_records])
 
     def write_rows(
         self,
@@ -144,7 +144,7 @@ class PreparedWrite:
         """
         if dataset_schema is None and self.appended_to is not None:
             dataset_schema = self.appended_to.schema
-        row_schema, batches = to_batches(data, schema)
+        row_schema, batches = open_input_rows(data, schema)
         with replace(self.options.files, data_storage_version=self.version.value).writer(
             self.target.uri,
             row_schema,

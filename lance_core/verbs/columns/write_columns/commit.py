@@ -40,9 +40,9 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.write_columns.match import matched_rows, same_scope
 from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, Missing, WrittenColumns, as_table, plan_columns
-from lance_core.verbs.context.handle import Snapshot, retrying_on_latest
+from lance_core.verbs.context.handle import Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import remove_files
-from lance_core.verbs.files.column_files import replaced_columns
+from lance_core.verbs.files.column_files import replace_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
@@ -122,7 +122,7 @@ def _build_operation(pending: PendingColumns) -> Operation:
     for part in pending.written:
         fragment = manifest.fragments.get(part.fragment_id)
         assert fragment is not None
-        changed[part.fragment_id] = replaced_columns(fragment, part.file)
+        changed[part.fragment_id] = replace_columns(fragment, part.file)
     if pending.lacking:
         return Merge(
             fragments=tuple(changed.get(fragment.id, fragment) for fragment in manifest.fragments),
@@ -271,4 +271,4 @@ def write_matched_columns(
     # Addresses, and ids that are addresses, name rows of this version alone.
     if keys[:1] == [ROW_ADDRESS] or (keys[:1] == [ROW_ID] and not source.manifest.uses_stable_row_ids):
         return attempt(source)
-    return retrying_on_latest(source, attempt)
+    return retry_on_latest(source, attempt)

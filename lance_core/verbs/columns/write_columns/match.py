@@ -21,7 +21,7 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import live_rows, parallel_fragments
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.scan.read_fragment import live_count
+from lance_core.verbs.scan.read_fragment import count_live
 
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _SHOWN = 5
@@ -108,7 +108,7 @@ def _read_keys(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Tabl
     if ids is not None:
         return pa.table({ROW_ID: ids[offsets_of(scope)]})
     schema = schema_to_arrow(source.manifest.schema.project(list(on)))
-    part = scope if len(scope) < live_count(source, fragment) else None
+    part = scope if len(scope) < count_live(source, fragment) else None
     return pa.Table.from_batches([batch for batch, _ in live_rows(source, fragment, on, part)], schema).select(list(on))
 
 
@@ -151,7 +151,7 @@ def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyInde
         rows, codes = index.look_up(pa.table({on[0]: names}))
         return offsets[rows], codes
     parts: list[_Found] = []
-    for batch, places in live_rows(source, fragment, on, scope if len(scope) < live_count(source, fragment) else None):
+    for batch, places in live_rows(source, fragment, on, scope if len(scope) < count_live(source, fragment) else None):
         where = np.arange(places.start, places.stop) if isinstance(places, range) else places
         rows, codes = index.look_up(pa.Table.from_batches([batch]))
         parts.append((where[rows], codes))

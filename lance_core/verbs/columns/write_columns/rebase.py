@@ -32,10 +32,10 @@ from lance_core.table.operations import Clone, Merge, Overwrite, Project, Restor
 from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns, write_values
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.delta.row_differences import RowSide, row_side, stable_ids
 from lance_core.verbs.delta.row_moves import RowMoves
-from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -102,7 +102,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         for piece in kept_files
     ]
     again = []
-    with staged(after) as files:
+    with collecting_files(after) as files:
         for fragment_id, fragment_parts in parts.items():
             fragment = latest.fragments.get(fragment_id)
             assert fragment is not None
@@ -254,7 +254,7 @@ def _read_values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part
     for part in parts:
         old = pending.source.manifest.fragments.get(part.written.fragment_id)
         assert old is not None
-        file = Fragment(id=old.id, files=(part.written.file,), physical_rows=physical_rows(pending.source, old))
+        file = Fragment(id=old.id, files=(part.written.file,), physical_rows=count_file_rows(pending.source, old))
         order = np.argsort(part.rows, kind="stable")
         batches = read_fragment(pending.source, file, pending.columns, part.rows[order])
         table = pa.Table.from_batches(batches, schema=schema_to_arrow(pending.columns))

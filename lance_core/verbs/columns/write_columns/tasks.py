@@ -30,14 +30,14 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.context.handle import Handle, Snapshot
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.files.column_files import write_column_file
-from lance_core.verbs.files.conform import check_external, conform, external_places, fit
-from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.files.conform import check_external, conform, external_prefixes, fit
+from lance_core.verbs.files.fragment_writer import ReaderLike, open_input_rows
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.projection import ROW_ADDRESS, described_columns
-from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, count_file_rows, read_fragment
 
 Missing = Literal["null", "keep", "error"]
 """What happens to the rows of the scope that the data lacks."""
@@ -152,7 +152,7 @@ class ColumnTask:
         _check_nulls(columns, nulls)
         values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
         check_external(values, columns, self.external_places)
-        with staged(source) as files:
+        with collecting_files(source) as files:
             file = write_values(source, fragment, columns, offsets, values, nulls, files)
         rows = (value_rows | nulls).serialize()
         return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, nulled=nulls.serialize())
@@ -239,7 +239,7 @@ def plan_columns(
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
     columns, added = _resolve_columns(source.manifest, schema)
     serialized = schema_to_bytes(columns)
-    places = ("",) if allow_external else external_places(source.manifest.base_paths)
+    places = ("",) if allow_external else external_prefixes(source.manifest.base_paths)
     tasks = tuple(
         ColumnTask(
             version=source.manifest.version,
@@ -325,7 +325,7 @@ def write_values(
         nulls: The rows that become null.
         files: Takes note of the file.
     """
-    num_rows, deletions = physical_rows(source, fragment), source.deletions(fragment)
+    num_rows, deletions = count_file_rows(source, fragment), source.deletions(fragment)
     dead = offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
     keeps = len(offsets) + len(nulls) < num_rows - len(dead) and any(
         _is_stored(fragment, f.id) for f, _ in columns.walk()
@@ -385,7 +385,7 @@ def as_table(data: ReaderLike, schema: pa.Schema | None = None) -> pa.Table:
     Raises:
         SchemaError: Two columns have the same name.
     """
-    data_schema, batches = to_batches(data, schema)
+    data_schema, batches = open_input_rows(data, schema)
     _check_names(data_schema)
     tables = [pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch for batch in batches]
     return pa.concat_tables(tables) if tables else empty_table(data_schema)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.schema.arrow_types import is_date_or_timestamp
-from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negated
+from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negate
 from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
 from lance_core.verbs.expressions.sql.datafusion_calls import INTERVAL, compute
 from lance_core.verbs.expressions.sql.python_functions import python_call
@@ -189,5 +189,5 @@ def null_if(value: Typed, other: Typed) -> Typed:
     # pylance asks its kernel, to which a zero is not the other one, literal or not.
     pair = common_of([value, other]) if _is_time(plain_value.type) else in_common_type(value, other)
     equal = compare("=", *map(_strip_origin, pair))
-    keep = either(is_null(equal), negated(equal))
+    keep = either(is_null(equal), negate(equal))
     return call("if_else", [keep, plain_value, literal(None, plain_value.type)], plain_value.type)

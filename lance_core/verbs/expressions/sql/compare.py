@@ -158,7 +158,7 @@ def either(left: Typed, right: Typed) -> Typed:
     return call("or_kleene", [left, right], _BOOL)
 
 
-def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+def chain(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Join conditions, at least one, by AND or OR to a tree of few levels, as Arrow recurses once per level."""
     conditions = list(parts)
     if len(conditions) <= _SHORT:
@@ -171,10 +171,10 @@ def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Ty
 
 def all_of(parts: Sequence[Typed]) -> Typed:
     """Whether all conditions are true; none of their values may be null."""
-    return chained(parts, both)
+    return chain(parts, both)
 
 
-def negated(value: Typed) -> Typed:
+def negate(value: Typed) -> Typed:
     """NOT with three truth values."""
     return call("invert", [value], _BOOL)
 
@@ -195,7 +195,7 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     pairs = [in_common_type(value, candidate, narrow_floats=narrow_floats) for candidate in operands] if simple else []
     if not simple or any(side.type != value.type for side, _ in pairs):
         comparisons = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
-        return chained(comparisons, either)
+        return chain(comparisons, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
     value = _widen(value)
     values = values.cast(value.type)
@@ -289,14 +289,14 @@ def _equal(plain: Typed, left: Typed, right: Typed) -> Typed:
 def _not_equal(plain: Typed, left: Typed, right: Typed) -> Typed:
     if _is_nan(left) is None or _is_nan(right) is None:
         return plain
-    return negated(_equal(call("equal", [left, right], _BOOL), left, right))
+    return negate(_equal(call("equal", [left, right], _BOOL), left, right))
 
 
 def _greater(plain: Typed, left: Typed, right: Typed) -> Typed:
     left_nan, right_nan = _is_nan(left), _is_nan(right)
     if left_nan is None:
         return plain
-    return _or(plain, left_nan if right_nan is None else call("and", [left_nan, negated(right_nan)], _BOOL))
+    return _or(plain, left_nan if right_nan is None else call("and", [left_nan, negate(right_nan)], _BOOL))
 
 
 def _greater_equal(plain: Typed, left: Typed, _right: Typed) -> Typed:

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, null_if
-from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null, negated
+from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null, negate
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call, find_function
 from lance_core.verbs.expressions.sql.dialect import invalid
@@ -25,7 +25,7 @@ from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
 
 _Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
-_Eager = Callable[..., Typed | None]
+_TypedFunction = Callable[..., Typed | None]
 
 _BOOL: Final = pa.bool_()
 
@@ -43,7 +43,7 @@ def call_function(c: Compiler, node: exp.Expr, name: str, arguments: Sequence[ex
     return compute_call(name, [c.value(argument) for argument in arguments], c.guard)
 
 
-def _eager(name: str, function: _Eager, least: int, most: int) -> _Function:
+def _with_compiled_arguments(name: str, function: _TypedFunction, least: int, most: int) -> _Function:
     """A function of compiled arguments, which gives None for arguments that are left to DataFusion."""
 
     def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
@@ -72,7 +72,7 @@ def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typ
 def _nvl2(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if len(arguments) != 3:
         invalid(node, c.sql, "nvl2 takes 3 arguments")
-    condition = negated(is_null(c.value(arguments[0])))
+    condition = negate(is_null(c.value(arguments[0])))
     return _choose(c, condition, arguments[1], arguments[2])
 
 
@@ -84,7 +84,7 @@ def _if(c: Compiler, node: exp.Expr) -> Typed:
 def _choose(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
     with c.only_where(lambda: condition):
         yes_value = c.value(yes)
-    with c.only_where(lambda: negated(condition)):
+    with c.only_where(lambda: negate(condition)):
         no_value = c.value(no)
     yes_value, no_value = common_of([yes_value, no_value])
     return call("if_else", [condition, yes_value, no_value], yes_value.type)
@@ -96,7 +96,7 @@ def _get_field(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Ty
     return c.field(c.value(arguments[0]), arguments[1].name, node)
 
 
-def _matches(c: Compiler, _: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+def _compile_regexp_match(c: Compiler, _: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     values = [c.value(argument) for argument in arguments]
     sql = f"regexp_match({', '.join(['{}'] * len(values))}) IS NOT NULL"
     return compute("regexp_match", sql, values, c.guard)
@@ -110,7 +110,7 @@ def _json(name: str) -> Callable[..., Typed]:
     return compiled
 
 
-def _of_strings(function: Callable[..., Typed | None]) -> _Eager:
+def _for_strings_only(function: Callable[..., Typed | None]) -> _TypedFunction:
     """The function for strings of one type."""
 
     def of_strings(*values: Typed) -> Typed | None:
@@ -124,20 +124,20 @@ def _length(value: Typed) -> Typed:
     return call("utf8_length", [value], pa.int64() if pa.types.is_large_string(value.type) else pa.int32())
 
 
-def _trim(kernel: str) -> _Eager:
+def _trim(kernel: str) -> _TypedFunction:
     def trim(value: Typed, characters: Typed | None = None) -> Typed | None:
         trimmed = " " if characters is None else characters.value
         return call(kernel, [value], value.type, pc.TrimOptions(trimmed)) if isinstance(trimmed, str) else None
 
-    return _of_strings(trim)
+    return _for_strings_only(trim)
 
 
-def _find_part(kernel: str) -> _Eager:
+def _find_part(kernel: str) -> _TypedFunction:
     def find_part(value: Typed, part: Typed) -> Typed | None:
         is_literal = isinstance(part.value, str)
         return call(kernel, [value], _BOOL, pc.MatchSubstringOptions(part.value)) if is_literal else None
 
-    return _of_strings(find_part)
+    return _for_strings_only(find_part)
 
 
 def _substr(value: Typed, start: Typed, length: Typed | None = None) -> Typed | None:
@@ -162,15 +162,15 @@ def _absolute(value: Typed) -> Typed | None:
     return call("abs_checked", [value], value.type)
 
 
-def _round_by(kernel: str) -> _Eager:
+def _round_by(kernel: str) -> _TypedFunction:
     """A function that rounds floats; integers become floats."""
 
     def compiled(value: Typed, digits: Typed | None = None) -> Typed | None:
         kind = value.type if pa.types.is_float32(value.type) else pa.float64()
-        places = 0 if digits is None else digits.value
-        if not isinstance(places, int) or not (pa.types.is_integer(value.type) or kind == value.type):
+        num_digits = 0 if digits is None else digits.value
+        if not isinstance(num_digits, int) or not (pa.types.is_integer(value.type) or kind == value.type):
             return None
-        options = pc.RoundOptions(ndigits=places, round_mode="half_towards_infinity") if kernel == "round" else None
+        options = pc.RoundOptions(ndigits=num_digits, round_mode="half_towards_infinity") if kernel == "round" else None
         return call(kernel, [Typed(value.expression.cast(kind, safe=False), kind)], kind, options)
 
     return compiled
@@ -189,7 +189,7 @@ def _today() -> Typed:
     return literal(pa.scalar(datetime.now(UTC).date(), pa.date32()), pa.date32())
 
 
-def _search_list(function: str) -> _Eager:
+def _make_list_search(function: str) -> _TypedFunction:
     """A function that looks for items in lists: an index of labels knows it."""
 
     def compiled(lists: Typed, searched: Typed) -> Typed | None:
@@ -203,17 +203,17 @@ def _search_list(function: str) -> _Eager:
     return compiled
 
 
-_EAGER: Final[dict[str, tuple[_Eager, int, int]]] = {
+_TYPED_FUNCTIONS: Final[dict[str, tuple[_TypedFunction, int, int]]] = {
     "nullif": (null_if, 2, 2),
-    "is_valid": (lambda value: negated(is_null(value)), 1, 1),
-    **dict.fromkeys(("length", "char_length", "character_length"), (_of_strings(_length), 1, 1)),
-    "lower": (_of_strings(lambda value: python_call("lower", [value], value.type)), 1, 1),
-    "upper": (_of_strings(lambda value: python_call("upper", [value], value.type)), 1, 1),
+    "is_valid": (lambda value: negate(is_null(value)), 1, 1),
+    **dict.fromkeys(("length", "char_length", "character_length"), (_for_strings_only(_length), 1, 1)),
+    "lower": (_for_strings_only(lambda value: python_call("lower", [value], value.type)), 1, 1),
+    "upper": (_for_strings_only(lambda value: python_call("upper", [value], value.type)), 1, 1),
     **dict.fromkeys(("trim", "btrim"), (_trim("utf8_trim"), 1, 2)),
     "ltrim": (_trim("utf8_ltrim"), 1, 2),
     "rtrim": (_trim("utf8_rtrim"), 1, 2),
     **dict.fromkeys(("substr", "substring"), (_substr, 2, 3)),
-    "concat": (_of_strings(_concat), 1, 1_000),
+    "concat": (_for_strings_only(_concat), 1, 1_000),
     "contains": (_find_part("match_substring"), 2, 2),
     "ends_with": (_find_part("ends_with"), 2, 2),
     "starts_with": (_find_part("starts_with"), 2, 2),
@@ -226,7 +226,7 @@ _EAGER: Final[dict[str, tuple[_Eager, int, int]]] = {
     **dict.fromkeys(("current_date", "today"), (_today, 0, 0)),
     **dict.fromkeys(("current_timestamp", "now"), (_now, 0, 0)),
     **{
-        f"{prefix}_{name}": (_search_list(f"array_{name.replace('contains', 'has')}"), 2, 2)
+        f"{prefix}_{name}": (_make_list_search(f"array_{name.replace('contains', 'has')}"), 2, 2)
         for prefix in ("array", "list")
         for name in ("contains", "has", "has_all", "has_any")
     },
@@ -239,19 +239,19 @@ _FUNCTIONS: Final[dict[str, _Function]] = {
     **dict.fromkeys(("coalesce", "ifnull", "nvl"), _coalesce),
     "nvl2": _nvl2,
     "get_field": _get_field,
-    "_matches": _matches,
-    **{name: _eager(name, *entry) for name, entry in _EAGER.items()},
+    "_matches": _compile_regexp_match,
+    **{name: _with_compiled_arguments(name, *entry) for name, entry in _TYPED_FUNCTIONS.items()},
 }
 
 
-def _trimmed(c: Compiler, node: exp.Expr) -> Typed:
+def _compile_trim(c: Compiler, node: exp.Expr) -> Typed:
     names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
     position = str(node.args.get("position") or "").upper()
     characters = [node.expression] if node.expression is not None else []
     return call_function(c, node, names[position], [node.this, *characters])
 
 
-def _by_name(name: str, *parts: str) -> Callable[[Compiler, Any], Typed]:
+def _call_by_name(name: str, *parts: str) -> Callable[[Compiler, Any], Typed]:
     """Compile a function that has a syntax of its own, from parts of its node, as the function of that name."""
 
     def compiled(c: Compiler, node: exp.Expr) -> Typed:
@@ -266,10 +266,10 @@ def _extract(c: Compiler, node: exp.Expr) -> Typed:
 
 SYNTAX: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     exp.If: _if,
-    exp.Trim: _trimmed,
+    exp.Trim: _compile_trim,
     exp.Extract: _extract,
-    exp.Substring: _by_name("substr", "this", "start", "length"),
-    exp.StrPosition: _by_name("strpos", "this", "substr"),
-    exp.Ceil: _by_name("ceil", "this", "decimals"),
-    exp.Floor: _by_name("floor", "this", "decimals"),
+    exp.Substring: _call_by_name("substr", "this", "start", "length"),
+    exp.StrPosition: _call_by_name("strpos", "this", "substr"),
+    exp.Ceil: _call_by_name("ceil", "this", "decimals"),
+    exp.Floor: _call_by_name("floor", "this", "decimals"),
 }

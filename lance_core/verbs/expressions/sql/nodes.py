@@ -24,13 +24,13 @@ from lance_core.verbs.expressions.sql.casts import cast, try_cast, type_of
 from lance_core.verbs.expressions.sql.compare import (
     all_of,
     both,
-    chained,
+    chain,
     common_of,
     compare,
     either,
     is_in,
     is_null,
-    negated,
+    negate,
     same,
 )
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
@@ -93,13 +93,13 @@ def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typ
         num_before = len(parts)
         with c.only_where(lambda num_before=num_before: _is_undecided(parts[:num_before], join)):  # type: ignore[misc]  # bound now
             parts.append(c.as_truth(other, part(other)))
-    return chained(parts, join)
+    return chain(parts, join)
 
 
 def _is_undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Whether a chain of AND is true or null, or a chain of OR is false or null."""
-    left = chained(parts, join)
-    undecided = left if join is both else negated(left)
+    left = chain(parts, join)
+    undecided = left if join is both else negate(left)
     return call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)
 
 
@@ -149,7 +149,7 @@ def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
     """Compile NOT at the top: to pylance `x NOT IN` and `x NOT BETWEEN` are one operator each, `NOT x IN` is two."""
     inner = node.this
     if isinstance(inner, exp.In | exp.Between) and not follows_not(inner, c.sql):
-        return negated(ROOT_NODES[type(inner)](c, inner, root=root))
+        return negate(ROOT_NODES[type(inner)](c, inner, root=root))
     return NODES[exp.Not](c, node)
 
 
@@ -160,7 +160,7 @@ def _is(c: Compiler, node: exp.Expr) -> Typed:
         return literal(False, _BOOL) if _is_never_null(node.this) else is_null(value)
     if isinstance(other, exp.Boolean):
         value = c.truth(node.this)
-        truth = value if other.this else negated(value)
+        truth = value if other.this else negate(value)
         return call("coalesce", [truth, literal(False, _BOOL)], _BOOL)
     return unsupported(node, c.sql, f"IS {other.sql()}")
 
@@ -229,7 +229,7 @@ def _case(c: Compiler, node: exp.Expr) -> Typed:
     values: list[Typed] = []
 
     def none_of(count: int) -> Typed:
-        return all_of([negated(condition) for condition in conditions[:count]])
+        return all_of([negate(condition) for condition in conditions[:count]])
 
     for count, branch in enumerate(node.args["ifs"]):
         with c.only_where(lambda count=count: none_of(count)) if count else nullcontext():  # type: ignore[misc]  # bound now
@@ -305,7 +305,7 @@ def _like(c: Compiler, node: exp.Expr) -> Typed:
         escape=escape.name if escape is not None else "\\",
         ignore_case=isinstance(node, exp.ILike),
     )
-    return negated(matches) if node.args.get("negate") else matches
+    return negate(matches) if node.args.get("negate") else matches
 
 
 def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
@@ -323,7 +323,7 @@ def name_of(node: exp.Expr) -> str:
 NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     exp.And: lambda c, node: logic(c, node, c.value),
     exp.Or: lambda c, node: logic(c, node, c.value),
-    exp.Not: lambda c, node: negated(c.truth(node.this)),
+    exp.Not: lambda c, node: negate(c.truth(node.this)),
     exp.Paren: lambda c, node: c.value(node.this),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_ARITHMETIC, _calculation),
@@ -331,7 +331,7 @@ NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     **dict.fromkeys(SYNTAX, _syntax),
     exp.Neg: lambda c, node: minus(c.value(node.this)),
     exp.NullSafeEQ: _pass_through,
-    exp.NullSafeNEQ: lambda c, node: negated(_pass_through(c, node)),
+    exp.NullSafeNEQ: lambda c, node: negate(_pass_through(c, node)),
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
@@ -363,7 +363,7 @@ ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     exp.Between: _between,
     exp.Not: _not_at_root,
     exp.NullSafeEQ: _pass_through,
-    exp.NullSafeNEQ: lambda c, node, *, root: negated(_pass_through(c, node, root=root)),
+    exp.NullSafeNEQ: lambda c, node, *, root: negate(_pass_through(c, node, root=root)),
 }
 """Handlers that give a literal beside a column the type of the column if they are called with `root`."""
 

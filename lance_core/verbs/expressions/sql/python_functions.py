@@ -6,8 +6,8 @@ a process that gets an expression from another process can register the function
     lance.<function>.<the types of the arguments and of the result: a serialized Arrow schema, as base64>
     datafusion.<function>.<the same>
 
-The last argument of the latter is DataFusion's SQL over x0, x1, ..., as bytes after `SQL_MARK`, which `printed` leaves
-out. So conditions that differ in it alone share a function: Arrow keeps each function until the process ends.
+The last argument of the latter is DataFusion's SQL over x0, x1, ..., as bytes after `SQL_MARK`, which `format_expr`
+leaves out. So conditions that differ in it alone share a function: Arrow keeps each function until the process ends.
 
 An implementation in Python gets the type of its result, and arrays of the same length; null arguments give null.
 """

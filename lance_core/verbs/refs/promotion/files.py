@@ -17,7 +17,7 @@ COPIES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnFiles:
+class BranchFiles:
     """Files below a branch's root that get the same names below its parent's.
 
     Attributes:
@@ -38,7 +38,7 @@ class OwnFiles:
         return len(self.keys)
 
     @classmethod
-    def of(cls, root: ObjectStore, branch: Branch, changes: BranchChanges) -> OwnFiles:
+    def of(cls, root: ObjectStore, branch: Branch, changes: BranchChanges) -> BranchFiles:
         """Find the files of a branch that its promotion has to copy."""
         source = f"{branch_root(branch.name)}/"
         parent = branch.ref.parent_branch

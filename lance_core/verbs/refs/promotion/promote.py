@@ -59,7 +59,7 @@ from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, describe_changes_left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
-from lance_core.verbs.refs.promotion.files import OwnFiles
+from lance_core.verbs.refs.promotion.files import BranchFiles
 from lance_core.verbs.refs.promotion.rebase import rebase_by_commits
 from lance_core.verbs.refs.promotion.record import (
     MARK_BRANCH_VERSION,
@@ -238,7 +238,7 @@ class _PromotionCall:
             return replace(self._build_result(committed.version), deduplicated=True), committed
         branch.check_bases(latest)
         self._check_history(latest, commits)
-        files = OwnFiles.of(self.table.root, branch, self.changes)
+        files = BranchFiles.of(self.table.root, branch, self.changes)
         files.copy()
         try:
             done = self._commit(latest)

@@ -29,7 +29,7 @@ from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebase
 from lance_core.verbs.columns.write_columns.tasks import WrittenColumns
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.files.column_files import replaced_columns
+from lance_core.verbs.files.column_files import replace_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.scan.read_fragment import live_offsets
 
@@ -49,7 +49,7 @@ class UpdatedColumns:
     def put_into(self, fragment: Fragment) -> Fragment:
         """A fragment in which these files replace its own columns of the same fields."""
         for file in self.files.get(fragment.id, ()):
-            fragment = replaced_columns(fragment, file)
+            fragment = replace_columns(fragment, file)
         return fragment
 
     @property

@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.context.handle import table_target
+from lance_core.verbs.context.handle import resolve_target
 
 
 def lock(version):
@@ -21,7 +21,7 @@ def lock(version):
 def test_options_and_lock_reach_the_store(tmp_path, own, given, own_lock, given_lock):
     uri = lance_core.write_dataset(pa.table({"i": [1]}), tmp_path / "t").uri
     table = lance_core.dataset(uri, storage_options=own, commit_lock=own_lock)
-    target = table_target(table, given, given_lock)
+    target = resolve_target(table, given, given_lock)
     expected = own if given is None else given
     assert dict(target.options) == dict(target.store.options) == expected
     assert target.options.commit_lock is target.store.options.commit_lock is (given_lock or own_lock)

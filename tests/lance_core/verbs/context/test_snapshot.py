@@ -8,7 +8,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, RetryableConflictError, VersionNotFoundError
-from lance_core.verbs.context.handle import retrying_on_latest
+from lance_core.verbs.context.handle import retry_on_latest
 
 
 @pytest.fixture
@@ -55,6 +55,6 @@ def test_the_next_attempt_keeps_the_caches(held):
         if len(begun) == 1:
             raise RetryableConflictError("another writer was first")
 
-    retrying_on_latest(held.source, attempt)
+    retry_on_latest(held.source, attempt)
     assert [source.manifest.version for source in begun] == [2, 3]
     assert begun[1].session is held.source.session

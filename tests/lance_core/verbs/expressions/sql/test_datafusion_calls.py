@@ -10,7 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.arrow import evaluated
-from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.printed import format_expr
 from lance_core.verbs.expressions.sql import parse_column, python_functions
 
 ROWS = pa.table(
@@ -160,4 +160,4 @@ def test_conditions_that_differ_in_literals_share_a_function():
         assert values_of(f"repeat(s, {n})")[1] == "x" * n
     assert len(python_functions._registered) <= before + 1
     expression = parse_column("lpad(s, 3, '\"') = 'x'", ROWS.schema).expression
-    assert printed(expression) == '(lpad(s) == "x")'
+    assert format_expr(expression) == '(lpad(s) == "x")'
