@@ -67,7 +67,7 @@ def build_change_type_job(
         ChangeTypeConfig,
         _change_type,
         name=name,
-        where="build_change_type_job: name",
+        label="build_change_type_job: name",
         description="Changes the type of a column of a table.",
         io_manager_key=io_manager_key,
     )

@@ -124,8 +124,8 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
     asset = spec.key.to_user_string()
     settings = manager.settings().output.overridden(spec.metadata, asset=asset, strict=True)
     settings.check(asset=asset, partitioned=spec.partitions_def is not None)
-    column_lineage(spec.metadata, where=f"asset {asset}")
-    policy_of(LanceMaintenancePolicy(), spec.metadata, where=f"asset {asset}")
+    column_lineage(spec.metadata, label=f"asset {asset}")
+    policy_of(LanceMaintenancePolicy(), spec.metadata, label=f"asset {asset}")
     if "lance/schema" in spec.metadata:
         from lance_dagster.handlers.arrow_schema import known_schema  # noqa: PLC0415 - loads pyarrow
 
@@ -133,7 +133,7 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
     columns = plain_metadata(spec.metadata.get("partition_expr"))
     for column in columns.values() if isinstance(columns, Mapping) else [columns]:
         if isinstance(column, str) and column:
-            partition_column(column, where=f"asset {asset}")
+            partition_column(column, label=f"asset {asset}")
     definition = spec.partitions_def
     dimensions = None
     if isinstance(definition, dg.MultiPartitionsDefinition):

@@ -80,8 +80,8 @@ class BranchChecks:
         about += " and others" if len(problem.partitions) > 3 else ""
         if problem.result is not None:
             read = problem.result.version
-            where = "it" if read is None else f"version {read}{about} of it"
-            return f"{asset}: the check {problem.check} did not pass on {where}, in run {problem.result.run_id}"
+            label = "it" if read is None else f"version {read}{about} of it"
+            return f"{asset}: the check {problem.check} did not pass on {label}, in run {problem.result.run_id}"
         last = problem.last
         if last is None:
             why = "it has given no result on the branch"

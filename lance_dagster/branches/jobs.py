@@ -114,7 +114,7 @@ def build_branch_jobs(
         BranchConfig,
         partial(_promote, gates=gates, discard=discard_promoted),
         name=promote_name,
-        where="build_branch_jobs: promote_name",
+        label="build_branch_jobs: promote_name",
         description="Promotes the branch of these tables into main.",
         io_manager_key=io_manager_key,
         tags={**NO_RETRIES, PUBLISHES_TAG: "true"},
@@ -124,7 +124,7 @@ def build_branch_jobs(
         BranchConfig,
         _discard,
         name=discard_name,
-        where="build_branch_jobs: discard_name",
+        label="build_branch_jobs: discard_name",
         description="Discards the branch of these tables.",
         io_manager_key=io_manager_key,
         tags=NO_RETRIES,
@@ -297,9 +297,9 @@ def _find_branch_of_run(run: TableRun) -> str:
         Failure: Neither the run's tag nor the configuration names a branch, or the environment names another one.
     """
     context, configured = run.context, run.config.branch
-    where = "the configuration" if configured else f"run tag {BRANCH_TAG}"
+    label = "the configuration" if configured else f"run tag {BRANCH_TAG}"
     facts = facts_of(context.run, context.instance)
-    branch = named_branch(configured or context.run.tags.get(BRANCH_TAG), facts, where=where)
+    branch = named_branch(configured or context.run.tags.get(BRANCH_TAG), facts, label=label)
     if branch is None:
         raise dg.Failure(
             f"no branch is named: set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op"

@@ -104,16 +104,16 @@ def _find_file_problems(dataset: "lance_core.LanceDataset", *, rows: bool) -> It
     from lance_core.maintenance.verify.files import verify  # noqa: PLC0415 - heavy imports at first use
 
     for problem in verify(dataset, rows=rows):
-        where = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "
-        yield f"{where}{problem.path or 'manifest'} {problem.message}"
+        label = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "
+        yield f"{label}{problem.path or 'manifest'} {problem.message}"
     listed = dataset.all_files().read_all()
     sizes = dict(zip(listed["path"].to_pylist(), listed["size_bytes"].to_pylist(), strict=True))
     for fragment in dataset.get_fragments():
         for file in fragment.metadata.files:
             num_bytes, recorded_bytes = sizes.get(f"data/{file.path}"), file.file_size_bytes
             if num_bytes is not None and recorded_bytes and num_bytes != recorded_bytes:
-                where = f"fragment {fragment.fragment_id}, {file.path}"
-                yield f"{where} has {num_bytes} bytes, the manifest records {recorded_bytes}"
+                label = f"fragment {fragment.fragment_id}, {file.path}"
+                yield f"{label} has {num_bytes} bytes, the manifest records {recorded_bytes}"
 
 
 def _find_row_problems(

@@ -76,7 +76,7 @@ def _list_tables_below_root(
 ) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
     """The given assets and the tables below a root, except those left alone, with the policy for the path of each."""
     tables = list_tables_when_loaded(
-        lake, refs, storage_options=storage_options, schema=schema, where="build_lance_health_checks"
+        lake, refs, storage_options=storage_options, schema=schema, label="build_lance_health_checks"
     )
     places = {table.ref.name: table for table in tables}
     asset_names = {ref.name for ref in refs}
@@ -86,7 +86,7 @@ def _list_tables_below_root(
     pairs = []
     for ref in (*refs, *other_refs):
         table, by_place = places.get(ref.name), None
-        table_policy = policy_of(policy, ref.metadata, where=f"asset {ref.name}")
+        table_policy = policy_of(policy, ref.metadata, label=f"asset {ref.name}")
         if table is not None:
             table_policy, by_place = lake.policy(policy, table.path, table.ref), lake.policy_of_path(policy, table.path)
         if table_policy is not None:
@@ -95,7 +95,7 @@ def _list_tables_below_root(
 
 
 def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
-    return policy_of(policy, ref.metadata, where=f"asset {ref.name}") or policy
+    return policy_of(policy, ref.metadata, label=f"asset {ref.name}") or policy
 
 
 def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:

@@ -156,9 +156,9 @@ def _measure_lag(
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
-    where = f"input {upstream.name} of asset {reader.name}"
-    parts = _parts(context, reader, table, upstream, where)
-    unread = unread_by_key(dataset, [(part.begin, part.key) for part in parts], where)
+    label = f"input {upstream.name} of asset {reader.name}"
+    parts = _parts(context, reader, table, upstream, label)
+    unread = unread_by_key(dataset, [(part.begin, part.key) for part in parts], label)
     unread_changes = [
         UnreadChanges.of(context, root, unread_range, (reader, upstream), keys)
         for ranges, keys in unread
@@ -178,7 +178,7 @@ def _parts(
     reader: TableRef,
     table: "lance_core.LanceDataset",
     upstream: TableRef,
-    where: str,
+    label: str,
 ) -> "list[InputPart]":
     """The parts by which the next run of each partition of an asset consumes an input.
 
@@ -207,6 +207,6 @@ def _parts(
             partition,
             list_partitions_to_read(context.job_def, context.instance, upstream.key, reader.key, partition),
             digest,
-            where,
+            label,
         )
     ]

@@ -68,7 +68,7 @@ def _build_overdue_check(
         from lance_dagster.health.log import open_log  # noqa: PLC0415 - heavy imports at first use
 
         resolved_ref = ref.resolved(context)
-        if policy_of(LanceMaintenancePolicy(), resolved_ref.metadata, where=f"asset {ref.name}") is None:
+        if policy_of(LanceMaintenancePolicy(), resolved_ref.metadata, label=f"asset {ref.name}") is None:
             return dg.AssetCheckResult(
                 passed=True, description="not maintained: the asset's metadata lance/maintenance is False"
             )

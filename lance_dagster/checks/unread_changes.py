@@ -30,11 +30,11 @@ class UnreadChanges:
 
     Attributes:
         request: The read of the next run.
-        where: The input, for messages.
+        label: The input, for messages.
     """
 
     request: ReadRequest
-    where: str
+    label: str
 
     @classmethod
     def of(
@@ -58,12 +58,12 @@ class UnreadChanges:
             LanceError: The next run cannot read the input, such as for a column that does not exist.
         """
         (reader, upstream), dataset = assets, unread.dataset
-        where = f"input {upstream.name} of asset {reader.name}"
+        label = f"input {upstream.name} of asset {reader.name}"
         metadata = metadata_of_input(context, reader, upstream) or {}
-        columns = selection.parse_columns(metadata.get("columns"), dataset.schema, where)
+        columns = selection.parse_columns(metadata.get("columns"), dataset.schema, label)
         if columns is None:
-            columns = selection.columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
-        rows = [selection.parse_filter(metadata.get("lance/filter"), dataset, where)]
+            columns = selection.columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, label)
+        rows = [selection.parse_filter(metadata.get("lance/filter"), dataset, label)]
         if keys is not None:
             rows.append(slices_of(upstream, keys, dataset.schema).expression(dataset.schema))
         conditions = [condition for condition in rows if condition is not None]
@@ -78,7 +78,7 @@ class UnreadChanges:
         )
         settings = root if isinstance(root, TableSettings) else TableSettings(root_uri=root.root_uri)
         return cls(
-            where=where,
+            label=label,
             request=ReadRequest(
                 dataset=dataset, columns=columns, filter=None, table=settings, load_as=None, changes=changes
             ),
@@ -97,7 +97,7 @@ class UnreadChanges:
         except UnsupportedError as error:
             if self.request.dataset.has_stable_row_ids:
                 raise
-            raise updates_unknown(self.request.dataset.uri, self.where, error) from error
+            raise updates_unknown(self.request.dataset.uri, self.label, error) from error
         return sum(changes.counts.values())
 
     def since(self) -> datetime:

@@ -74,10 +74,10 @@ def lineage_command(
         output.line("No version was found.")
 
 
-def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: str) -> str:
+def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, label: str) -> str:
     """The run whose id has the given prefix; the prefix itself if no run has it, or several have."""
     try:
-        return find_run(tables, run_id, where=where)
+        return find_run(tables, run_id, label=label)
     except NoSuchRunError:
         return run_id
 
@@ -110,7 +110,7 @@ def undo_command(
         raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:
         tables = find_tables(uri, options)
-        full_run_id = find_run(tables, run_id, where=uri)
+        full_run_id = find_run(tables, run_id, label=uri)
         plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
         rows = []
         for plan in plans:

@@ -209,8 +209,8 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         )
 
     def _build_checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
-        key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
-        policy = (self.maintenance or PolicyFields()).policy(where)
+        key, spec, label = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
+        policy = (self.maintenance or PolicyFields()).policy(label)
         checks: list[dg.AssetChecksDefinition] = []
         is_checked = (
             self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False

@@ -138,12 +138,12 @@ def build_maintenance_definitions(
     """
     below = lake or {}
     checked_job_name(fields.job_name, "maintenance.job_name")
-    where = f"component of job {fields.job_name}"
-    policy = fields.policy(where)
+    label = f"component of job {fields.job_name}"
+    policy = fields.policy(label)
     job = build_maintenance_job(
         tables,
         policy,
-        budget=fields.budget.limits(where),
+        budget=fields.budget.limits(label),
         name=fields.job_name,
         engine=fields.engine,
         io_manager_key=io_manager_key,

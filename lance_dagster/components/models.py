@@ -21,13 +21,13 @@ class PolicyFields(dg.Model, dg.Resolvable):
         values = {name: getattr(self, name) for name in PolicyFields.model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
-    def policy(self, where: str) -> LanceMaintenancePolicy:
+    def policy(self, label: str) -> LanceMaintenancePolicy:
         """The policy itself.
 
         Raises:
             DagsterInvalidDefinitionError: A value is invalid.
         """
-        return LanceMaintenancePolicy().changed(self.overrides(), where=where)
+        return LanceMaintenancePolicy().changed(self.overrides(), where=label)
 
 
 @with_fields_of(LanceMaintenanceBudget)
@@ -36,13 +36,13 @@ class BudgetFields(dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    def limits(self, where: str) -> LanceMaintenanceBudget:
+    def limits(self, label: str) -> LanceMaintenanceBudget:
         """The budget itself.
 
         Raises:
             DagsterInvalidDefinitionError: A limit is invalid.
         """
-        return checked_budget(self.model_dump(), where)
+        return checked_budget(self.model_dump(), label)
 
 
 class MaintenanceFields(PolicyFields):

@@ -58,8 +58,8 @@ def find_empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> 
     """Yield a problem for each key whose value is an empty list."""
     for key in keys:
         if values.get(key) == []:
-            where = f"{place}.{key}" if place else key
-            yield f"{where} is an empty list, which does nothing; list something, or leave it out"
+            label = f"{place}.{key}" if place else key
+            yield f"{label} is an empty list, which does nothing; list something, or leave it out"
 
 
 def _restore_off(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,19 +73,19 @@ def _restore_off(values: Mapping[str, Any]) -> dict[str, Any]:
 def _find_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
     annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     for key, value in values.items():
-        where = f"{place}.{key}" if place else str(key)
+        label = f"{place}.{key}" if place else str(key)
         if key not in annotations:
             listed, before = ", ".join(sorted(annotations)), f"{place}: " if place else ""
             yield f"{before}the key {key!r} is not known; known here: {listed}{near_name(str(key), annotations)}"
             continue
-        misfit = find_misfit(value, annotations[key], where)
+        misfit = find_misfit(value, annotations[key], label)
         if misfit is not None:
             yield misfit
             continue
         items = enumerate(value) if isinstance(value, list) else [(None, value)]
         inner, choices = _model_in(annotations[key]), _choices_in(annotations[key])
         for position, item in items:
-            at = where if position is None else f"{where}[{position}]"
+            at = label if position is None else f"{label}[{position}]"
             if inner is not None and isinstance(item, Mapping):
                 yield from _find_unknown_keys(item, inner, at)
                 yield from (f"{at}.{name} is missing" for name in _required(inner) if name not in item)

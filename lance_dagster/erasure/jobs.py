@@ -133,7 +133,7 @@ def build_erasure_job(
         ErasureConfig,
         _erase,
         name=name,
-        where="build_erasure_job: name",
+        label="build_erasure_job: name",
         description="Erases rows from all versions and files of these tables, with a proof.",
         io_manager_key=io_manager_key,
         tags=NO_RETRIES,

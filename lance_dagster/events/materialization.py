@@ -102,7 +102,7 @@ def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.J
 def build_lineage_entries(
     definition: Mapping[str, Any],
     dataset: lance_core.LanceDataset,
-    where: str,
+    label: str,
     *,
     consumers: Mapping[str, int | None] | None = None,
     ui_url: str = "",
@@ -114,7 +114,7 @@ def build_lineage_entries(
     Args:
         definition: The asset's definition metadata.
         dataset: The table at the version that was written.
-        where: The asset, for messages.
+        label: The asset, for messages.
         consumers: The assets that read the table, with the version that each read last.
         ui_url: The URL of the Dagster UI, for links to runs.
         derived: The column lineage to report if the asset declares none.
@@ -126,7 +126,7 @@ def build_lineage_entries(
     entries: dict[str, Any] = {
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
         "lance/table_log": dg.MetadataValue.md(page),
-        "dagster/column_lineage": column_lineage(definition, where=where) or derived,
+        "dagster/column_lineage": column_lineage(definition, label=label) or derived,
     }
     return {key: value for key, value in entries.items() if value is not None}
 

@@ -270,8 +270,8 @@ def build_materializations(
     if dataset.branch is not None:
         entries |= {BRANCH_TAG: dataset.branch, "lance/published": False}
     readers = None if context is None else consumers(downstream_keys(context, ref.key), ref.key)
-    where = f"asset {ref.name}"
-    entries |= build_lineage_entries(ref.metadata or {}, dataset, where, consumers=readers, ui_url=ui_url)
+    label = f"asset {ref.name}"
+    entries |= build_lineage_entries(ref.metadata or {}, dataset, label, consumers=readers, ui_url=ui_url)
     changed = compute_data_version(dataset)
     keys: list[str | None] = [*report.partitions] or [None]
     for partition in keys:

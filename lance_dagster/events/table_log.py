@@ -105,8 +105,8 @@ def _branches(dataset: lance_core.LanceDataset) -> str:
     lines: list[str] = []
 
     def add(name: str, depth: int) -> None:
-        where = f" from version {branches[name].get('parent_version')}" if name in branches else ""
-        lines.append(f"{'  ' * depth}- {cell(name)}{where}")
+        label = f" from version {branches[name].get('parent_version')}" if name in branches else ""
+        lines.append(f"{'  ' * depth}- {cell(name)}{label}")
         for child in sorted(children.pop(name, [])):
             add(child, depth + 1)
 

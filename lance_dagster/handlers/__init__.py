@@ -52,13 +52,13 @@ HANDLERS: Mapping[str, _Entry] = MappingProxyType(
 
 
 def find_handler_for_value(
-    value: object, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()
+    value: object, *, label: str, type_handlers: Sequence[LanceTypeHandler] = ()
 ) -> LanceTypeHandler:
     """The handler that writes a value.
 
     Args:
         value: The output of the asset.
-        where: The asset, for messages.
+        label: The asset, for messages.
         type_handlers: The handlers that the IO manager adds, which are tried first.
 
     Raises:
@@ -73,7 +73,7 @@ def find_handler_for_value(
         else f"it can store {_offered(type_handlers)}"
     )
     raise dg.DagsterInvariantViolationError(
-        f"{where} returned a value of type {_type_name(type(value))}, which LanceIOManager cannot store; {advice}"
+        f"{label} returned a value of type {_type_name(type(value))}, which LanceIOManager cannot store; {advice}"
     )
 
 
@@ -97,14 +97,14 @@ class Loading:
 
 
 def find_handler_for_load(
-    annotation: object, default: str, *, where: str, type_handlers: Sequence[LanceTypeHandler] = ()
+    annotation: object, default: str, *, label: str, type_handlers: Sequence[LanceTypeHandler] = ()
 ) -> Loading:
     """How an input with a type annotation is loaded.
 
     Args:
         annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` or `list[...]` for several values.
         default: The name of the handler for an input without a type annotation.
-        where: The input, for messages.
+        label: The input, for messages.
         type_handlers: The handlers that the IO manager adds, which are tried first.
 
     Raises:
@@ -124,7 +124,7 @@ def find_handler_for_load(
             return Loading(handler=handler, load_as=requested_type.inner, **choices)
     name = _type_name(annotation) if isinstance(annotation, type) else str(annotation)
     raise dg.DagsterInvariantViolationError(
-        f"{where} is of type {name}, which LanceIOManager cannot load; it can load {_offered(type_handlers)}, "
+        f"{label} is of type {name}, which LanceIOManager cannot load; it can load {_offered(type_handlers)}, "
         "Optional of these, and dict[str, ...] or list[...] of these for one value per partition"
     )
 

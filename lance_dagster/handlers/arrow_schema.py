@@ -29,14 +29,14 @@ from lance_dagster.tables.names import plain_metadata
 from pyspark_lance import SchemaMode
 
 
-def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
+def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], label: str) -> pa.Schema:
     """The columns that the definition of an asset declares; empty if it declares none.
 
     Args:
         metadata: The asset's metadata, whose entry `lance/schema` is used first.
         annotation: The metadata of the Dagster type of the output or input, used second: its entry `lance/schema`, or a
             table schema, in which the type of a column is null if its name is unknown.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: `lance/schema` is neither a schema nor a mapping from columns to names of Arrow
@@ -45,7 +45,7 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
     for declared in (metadata, annotation):
         declared_schema = plain_metadata(declared.get("lance/schema"))
         if declared_schema is not None:
-            return _schema_of(declared_schema, where)
+            return _schema_of(declared_schema, label)
     for key in _COLUMNS_OF_TYPES:
         shown = plain_metadata(annotation.get(key))
         if isinstance(shown, dg.TableSchema):
@@ -53,7 +53,7 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
     return pa.schema([])
 
 
-def _schema_of(declared_schema: object, where: str) -> pa.Schema:
+def _schema_of(declared_schema: object, label: str) -> pa.Schema:
     try:
         if isinstance(declared_schema, pa.Schema):
             lance_core.check_names(declared_schema)
@@ -61,7 +61,7 @@ def _schema_of(declared_schema: object, where: str) -> pa.Schema:
         return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(declared_schema).items()])  # type: ignore[call-overload]  # no mapping: the TypeError below
     except (TypeError, ValueError) as error:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
+            f"{label}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
             f'types such as {{"id": "int64", "day": "date32"}}: {error}'
         ) from error
 

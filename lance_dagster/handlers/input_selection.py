@@ -27,7 +27,7 @@ class MissingInputError(DatasetNotFoundError):
     """The table or the partitions that an input loads were never written."""
 
 
-def parse_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+def parse_columns(value: object, schema: pa.Schema, label: str) -> list[str] | None:
     """The entry `columns`, checked against the columns of the table; None for all columns.
 
     Raises:
@@ -38,12 +38,12 @@ def parse_columns(value: object, schema: pa.Schema, where: str) -> list[str] | N
     assert isinstance(value, list | tuple)  # check_input rejects other values
     missing = [name for name in value if name not in (*schema.names, *ROW_NAMES)]
     if missing:
-        raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
+        raise SchemaError(f"{label}: columns {missing} are not among the table's columns {schema.names}")
     return list(value)
 
 
 def columns_of_asset(
-    asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
+    asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, label: str
 ) -> list[str] | None:
     """The key and the columns of an asset that owns columns; None for any other asset, which has all columns.
 
@@ -55,7 +55,7 @@ def columns_of_asset(
     asset_columns = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
     if not asset_columns:
         raise MissingInputError(
-            f"{where}: the table has no column of that asset; materialize the asset first, or name columns of the "
+            f"{label}: the table has no column of that asset; materialize the asset first, or name columns of the "
             "table in the metadata columns of the input"
         )
     return [*listed_columns(metadata.get("lance/key")), *asset_columns]
@@ -94,7 +94,7 @@ def split_key(key: Sequence[str], columns: Sequence[str] | None, schema: pa.Sche
     return tuple(key) if set(key) <= set(schema.names if columns is None else columns) else None
 
 
-def parse_filter(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
+def parse_filter(value: object, dataset: lance_core.LanceDataset, label: str) -> pc.Expression | None:
     """The entry `lance/filter` as an expression; None for all rows.
 
     Raises:
@@ -108,12 +108,12 @@ def parse_filter(value: object, dataset: lance_core.LanceDataset, where: str) ->
         try:
             return dataset.parse_filter(value)
         except LanceError as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
+            raise dg.DagsterInvalidDefinitionError(f"{label}: metadata lance/filter: {error}") from error
     if isinstance(value, list | tuple):
         try:
             return pq.filters_to_expression(_as_tuples(value))
         except (ValueError, TypeError) as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
+            raise dg.DagsterInvalidDefinitionError(f"{label}: metadata lance/filter: {error}") from error
     raise AssertionError("check_input rejects other values")
 
 

@@ -123,7 +123,7 @@ class Lake:
         said = (ref.metadata or {}).get(MAINTENANCE_KEY)
         if path_policy is None and said is None:
             return None
-        return policy_of(path_policy or policy, ref.metadata, where=f"asset {ref.name}")
+        return policy_of(path_policy or policy, ref.metadata, label=f"asset {ref.name}")
 
     def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
         """The policy for a table without the metadata of its asset; None if the table is not maintained."""
@@ -133,7 +133,7 @@ class Lake:
         for name in policy_levels(path):
             if name in self.policies:
                 path_policy = policy_of(
-                    path_policy or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]"
+                    path_policy or policy, {MAINTENANCE_KEY: self.policies[name]}, label=f"policies[{name!r}]"
                 )
         return path_policy
 
@@ -162,7 +162,7 @@ def make_lake(
     if root is not True:
         checked_root(root)
     for name, path_policy in (policies or {}).items():
-        policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, where=f"policies[{name!r}]")
+        policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, label=f"policies[{name!r}]")
     by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
     return Lake(root=root, policies=by_path, **chosen)
 
@@ -203,13 +203,13 @@ def lance_external_assets(
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
     tables = list_tables_when_loaded(
-        lake, table_refs(known), storage_options=storage_options, schema=schema, where="lance_external_assets"
+        lake, table_refs(known), storage_options=storage_options, schema=schema, label="lance_external_assets"
     )
     return [build_external_asset(table, storage_options, group_name) for table in tables if not table.is_declared]
 
 
 def list_tables_when_loaded(
-    lake: Lake, refs: Iterable[TableRef], *, storage_options: Mapping[str, Any] | None, schema: str | None, where: str
+    lake: Lake, refs: Iterable[TableRef], *, storage_options: Mapping[str, Any] | None, schema: str | None, label: str
 ) -> list[LakeTable]:
     """The chosen tables that are below a root when the code location is loaded.
 
@@ -218,14 +218,14 @@ def list_tables_when_loaded(
         refs: Assets of the code location.
         storage_options: The options by which the root is reached; values can be `EnvVar`.
         schema: The IO manager's `schema`, by which the tables of `known` are located.
-        where: The builder, for messages.
+        label: The builder, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The root is not a URI.
     """
     if not isinstance(lake.root, str):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: root=True is the root of the IO manager, which is unknown while the code location is loaded, "
+            f"{label}: root=True is the root of the IO manager, which is unknown while the code location is loaded, "
             'when the tables are listed; pass the URI of the root, such as root="s3://bucket/lake"'
         )
     place = TableRoot(root_uri=lake.root, storage_options=resolved_options(storage_options or {}), schema=schema)

@@ -169,14 +169,14 @@ def parse_age(age: str) -> timedelta | None:
 
 
 def policy_of(
-    policy: LanceMaintenancePolicy, metadata: Mapping[str, Any] | None, *, where: str
+    policy: LanceMaintenancePolicy, metadata: Mapping[str, Any] | None, *, label: str
 ) -> LanceMaintenancePolicy | None:
     """The policy for one asset; None if its metadata `lance/maintenance` is False.
 
     Args:
         policy: The policy of the job.
         metadata: The asset's definition metadata; `lance/maintenance` is used.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The entry is neither a policy, a mapping of its fields, True nor False.
@@ -190,10 +190,10 @@ def policy_of(
         return value
     if not isinstance(value, Mapping):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {MAINTENANCE_KEY} must be a LanceMaintenancePolicy, a mapping of its fields, True or "
+            f"{label}: metadata {MAINTENANCE_KEY} must be a LanceMaintenancePolicy, a mapping of its fields, True or "
             f"False, not {value!r}"
         )
-    return policy.changed(value, where=f"{where}: metadata {MAINTENANCE_KEY}")
+    return policy.changed(value, where=f"{label}: metadata {MAINTENANCE_KEY}")
 
 
 def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:

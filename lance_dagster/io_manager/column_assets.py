@@ -128,7 +128,7 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
         assert request.read is not None
         output.context.log.warning(
             "%s: rows deleted since version %d of %s, which the step has read, are left out (at most %d keys)",
-            output.where, request.read.version, output.uri, outcome.left_out,
+            output.label, request.read.version, output.uri, outcome.left_out,
         )  # fmt: skip
     return outcome
 
@@ -161,7 +161,7 @@ def _loaded_rows(output: TableOutput) -> pc.Expression | None:
     for changes in output.changes:
         if changes.dataset.root_uri == uri and changes.begin_version > 0:
             raise dg.DagsterInvalidDefinitionError(
-                f"{output.where}: its input loads changes of {uri} alone, and lance/missing: null would set the cells "
+                f"{output.label}: its input loads changes of {uri} alone, and lance/missing: null would set the cells "
                 "of all other rows to null; nothing was written. Give the asset the metadata lance/missing: keep"
             )
     return loaded_rows(output.step, uri)

@@ -43,43 +43,43 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     """
     reject_memory_of_another_process(context, settings)
     asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
-    where = f"input {_input_name(context)} ({asset})"
+    label = f"input {_input_name(context)} ({asset})"
     type_handlers = settings.type_handlers
 
     def find_loading() -> Loading:
         default = default_load_type(settings)
-        return find_handler_for_load(input_annotation(context), default, where=where, type_handlers=type_handlers)
+        return find_handler_for_load(input_annotation(context), default, label=label, type_handlers=type_handlers)
 
     if not context.has_asset_key:
         if context.upstream_output is None:
             raise dg.DagsterInvariantViolationError(
-                f"{where} has no upstream output, and LanceIOManager loads only outputs; use another IO manager for it"
+                f"{label} has no upstream output, and LanceIOManager loads only outputs; use another IO manager for it"
             )
-        return load_op_output(context.upstream_output, settings, find_loading, where, context.definition_metadata)
+        return load_op_output(context.upstream_output, settings, find_loading, label, context.definition_metadata)
     loading, facts = find_loading(), run_facts(context)
     step = None if facts is None else facts.step
     upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
     location = locate_table(settings.root_uri, context.asset_key, upstream, default_schema=settings.schema)
     settings = replace(settings, storage_options=location.options(settings.storage_options) or {})
     try:
-        requests = plan_reads(context, facts, location, settings, loading, label=where, upstream=upstream)
+        requests = plan_reads(context, facts, location, settings, loading, label=label, upstream=upstream)
     except MissingInputError as error:
-        check_ownership(None, context.asset_key, upstream, settings, where)
+        check_ownership(None, context.asset_key, upstream, settings, label)
         if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
             return _missing(context, loading, error)
         requests = None
     if requests is None:
-        check_ownership(None, context.asset_key, upstream, settings, where)
-        context.log.info("%s: there are no rows to load from %s yet; the input is empty", where, location.uri)
-        declared_schema = known_schema(upstream, type_metadata(context), where)
+        check_ownership(None, context.asset_key, upstream, settings, label)
+        context.log.info("%s: there are no rows to load from %s yet; the input is empty", label, location.uri)
+        declared_schema = known_schema(upstream, type_metadata(context), label)
         return _empty(context, loading, declared_schema, settings)
     values, loads_whole_table = {}, isinstance(loading.handler, LanceDatasetHandler)
     _record_check_read(context, facts, settings, requests, upstream.get("partition_expr"))
     for key, request in requests.items():
         name, rows = f"{_input_name(context)}[{key}]", None if loads_whole_table else request.filter
         remember_input(step, context.asset_key.to_user_string(), request.dataset, input_name=name, rows=rows)
-        context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
-        values[key] = _load(loading, request, where)
+        context.log.debug("%s: version %s of %s", label, request.dataset.version, location.uri)
+        values[key] = _load(loading, request, label)
         if settings.derive_column_lineage:
             remember_frame(step, context.asset_key.to_user_string(), values[key])
     if loading.by_partition:
@@ -108,7 +108,7 @@ def _record_check_read(
     record_check_read(facts, tag_run_with_branch(settings.branching, facts), dataset, keys, is_whole=is_whole)
 
 
-def _load(loading: Loading, request: ReadRequest, where: str) -> Any:
+def _load(loading: Loading, request: ReadRequest, label: str) -> Any:
     """The value of a read.
 
     Raises:
@@ -119,7 +119,7 @@ def _load(loading: Loading, request: ReadRequest, where: str) -> Any:
     except UnsupportedError as error:
         if request.changes is None or request.dataset.has_stable_row_ids:
             raise
-        raise updates_unknown(request.dataset.uri, where, error) from error
+        raise updates_unknown(request.dataset.uri, label, error) from error
 
 
 def _empty(context: dg.InputContext, loading: Loading, schema: pa.Schema, settings: TableSettings) -> Any:

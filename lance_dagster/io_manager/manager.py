@@ -127,7 +127,7 @@ class LanceTableIOManager(dg.IOManager):
             store_op_output(context, obj, self._settings)
             return
         output = self._output(context)
-        handler = find_handler_for_value(obj, where=output.where, type_handlers=self._settings.type_handlers)
+        handler = find_handler_for_value(obj, label=output.label, type_handlers=self._settings.type_handlers)
         try:
             lance_core.check_names(handler.arrow_schema(obj))
             handler, obj, output = output.without_change_type(handler, obj)
@@ -138,11 +138,11 @@ class LanceTableIOManager(dg.IOManager):
             whole = output.keys is None and output.settings.write_mode == "overwrite"
             explained = with_remedy(error, output.location.uri, whole=whole)
             raise write_attempts.error_of_write(
-                explained, output.where, output.keys, output.uri, self._settings
+                explained, output.label, output.keys, output.uri, self._settings
             ) from error
         if outcome is None:
             output.reject_skip_over_earlier_rows()
-            context.log.info("%s has no rows; nothing was written", output.where)
+            context.log.info("%s has no rows; nothing was written", output.label)
             report_skipped(output)
             output.move_watermarks()
             return
@@ -150,14 +150,14 @@ class LanceTableIOManager(dg.IOManager):
         if output.sets_columns:
             column_assets.check_still_column_owner(output, outcome.dataset)
         if output.existing is None or output.is_created_empty:
-            ownership.check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
+            ownership.check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.label)
         _log_overruled(output, outcome)
         log_replaced(output, outcome, self._begin_of(output))
         if outcome.deduplicated:
             context.log.warning(
                 "%s: version %s was committed by an earlier attempt of this write and is kept, because "
                 "on_earlier_attempt is adopt; nothing of this attempt was written",
-                output.where,
+                output.label,
                 outcome.dataset.version,
             )
         if outcome.operation == "None":  # nothing was committed, but the changes of inputs are consumed
@@ -186,12 +186,12 @@ class LanceTableIOManager(dg.IOManager):
             entries |= changes_entries(output.changes)
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
-            context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
+            context.log.info("%s: columns were cast, and every value kept: %s", output.label, casts)
         page = entries.pop("lance/branches", None)
         entries |= materialization.build_lineage_entries(
             output.metadata,
             written,
-            output.where,
+            output.label,
             consumers=consumers(steps.downstream_keys(context, context.asset_key), context.asset_key),
             ui_url=self._settings.ui_url,
             derived=self._derived(output, obj),
@@ -223,7 +223,7 @@ class LanceTableIOManager(dg.IOManager):
                 max_unindexed_fragments=self._settings.max_unindexed_fragments,
             )
         except Exception as error:  # noqa: BLE001 - the write is committed; only a number of its report is missing
-            output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
+            output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.label, error)
             return {}
 
     def _derived(self, output: TableOutput, obj: Any) -> dg.TableColumnLineage | None:
@@ -233,7 +233,7 @@ class LanceTableIOManager(dg.IOManager):
         try:
             return plan_lineage(output.step, obj)
         except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface; the write is committed
-            output.context.log.warning("%s: its column lineage could not be derived: %s", output.where, error)
+            output.context.log.warning("%s: its column lineage could not be derived: %s", output.label, error)
             return None
 
     def load_input(self, context: dg.InputContext) -> Any:
@@ -293,7 +293,7 @@ class LanceTableIOManager(dg.IOManager):
                 existing = ensure_branch(existing, branch)
         return TableOutput(
             context=context,
-            where=f"asset {asset}",
+            label=f"asset {asset}",
             metadata={**definition, **{key: value for key, value in said.items() if key.startswith(PREFIX)}},
             location=location,
             table=self._settings,
@@ -384,10 +384,10 @@ class LanceTableIOManager(dg.IOManager):
                 transaction_properties=output.run_properties,
             )
         except Exception as error:  # noqa: BLE001 - an index only saves work
-            output.context.log.warning("%s: its zone maps were not refreshed: %s", output.where, error)
+            output.context.log.warning("%s: its zone maps were not refreshed: %s", output.label, error)
             return
         if zone_maps:
-            output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(zone_maps))
+            output.context.log.info("%s: zone maps refreshed: %s", output.label, ", ".join(zone_maps))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         ownership.check_column_owners(output)
@@ -430,7 +430,7 @@ def _log_overruled(output: TableOutput, outcome: lance_core.WriteResult) -> None
         output.context.log.warning(
             "%s: version %s was committed meanwhile by %s; this run was created later, and its rows replace them in "
             "version %s",
-            output.where,
+            output.label,
             version,
             write_attempts.made_by(outcome.dataset, version),
             outcome.dataset.version,

@@ -36,7 +36,7 @@ class TableOutput:
 
     Attributes:
         context: Dagster's context of the output.
-        where: The asset, for messages.
+        label: The asset, for messages.
         metadata: The definition metadata, and the entries of this package that the step has added.
         location: The table.
         table: The settings of tables.
@@ -55,7 +55,7 @@ class TableOutput:
     """
 
     context: dg.OutputContext
-    where: str
+    label: str
     metadata: Mapping[str, Any]
     location: TableLocation
     table: TableSettings
@@ -114,7 +114,7 @@ class TableOutput:
     @property
     def declared_schema(self) -> pa.Schema:
         """The columns that the definition of the asset declares; empty if it declares none."""
-        return known_schema(self.metadata, type_metadata(self.context), self.where)
+        return known_schema(self.metadata, type_metadata(self.context), self.label)
 
     @property
     def uri(self) -> str:
@@ -149,7 +149,7 @@ class TableOutput:
         existing, stable_row_ids = self.existing, plain_metadata(self.metadata.get("lance/stable_row_ids"))
         if existing is not None and stable_row_ids is True and not existing.has_stable_row_ids:
             raise dg.DagsterInvalidDefinitionError(
-                f"{self.where}: metadata lance/stable_row_ids: {self.uri} was created without stable row ids, which "
+                f"{self.label}: metadata lance/stable_row_ids: {self.uri} was created without stable row ids, which "
                 "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
             )
         # The table's configuration belongs to main: a promotion does not copy it there.
@@ -186,7 +186,7 @@ class TableOutput:
         if existing is not None and wants_no_table(self.settings, slices) and not is_new:
             reject_late_attempt(existing, self.commit.write_attempt, self.facts)
             raise DatasetExistsError(
-                f"{self.where}: the table {self.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
+                f"{self.label}: the table {self.location.uri} exists, and write_mode is {mode}; {_OTHER_MODES}"
             )
         if slices is None or mode == "create_only":
             return "create" if existing is None else "append"
@@ -196,7 +196,7 @@ class TableOutput:
         if rows:
             reject_late_attempt(existing, self.commit.write_attempt, self.facts)
             raise DatasetExistsError(
-                f"{self.where}: {self.location.uri} has {rows} rows in the run's partitions, and write_mode is "
+                f"{self.label}: {self.location.uri} has {rows} rows in the run's partitions, and write_mode is "
                 f"error; {_OTHER_MODES}"
             )
         return "replace"
@@ -245,7 +245,7 @@ class TableOutput:
             if versions:
                 self.context.log.warning(
                     "%s: rows that earlier attempts of this write committed in version %s %s version %s",
-                    self.where,
+                    self.label,
                     ", ".join(map(str, versions)),
                     fate,
                     outcome.dataset.version,
@@ -282,7 +282,7 @@ class TableOutput:
             version, before = self.attempts.versions[-1], self.attempts.versions[0] - 1
             restored = f", or restore version {before} and start a new run" if before else ""
             raise InvalidInputError(
-                f"{self.where} has no rows, and empty_output is skip, but version {version} of {self.location.uri} has "
+                f"{self.label} has no rows, and empty_output is skip, but version {version} of {self.location.uri} has "
                 "rows of an earlier attempt of this write. Set empty_output to write, which removes these rows"
                 f"{restored}"
             )

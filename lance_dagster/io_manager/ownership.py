@@ -32,7 +32,7 @@ _OLD_PARTS: Final = 2
 
 
 def _check_owner(
-    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
+    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], label: str
 ) -> None:
     """Reject a table that was written for another asset.
 
@@ -40,18 +40,18 @@ def _check_owner(
         dataset: The newest version of the table.
         asset_key: The asset.
         metadata: Its definition metadata.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The table was written for another asset.
     """
-    if is_shared(metadata, where):
+    if is_shared(metadata, label):
         return
     owner = owner_of(dataset)
     if owner is None or asset_key.to_user_string() in owner.assets:
         return
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: the table {dataset.root_uri} belongs to asset {', '.join(owner.assets)}, which wrote version "
+        f"{label}: the table {dataset.root_uri} belongs to asset {', '.join(owner.assets)}, which wrote version "
         f'{owner.version}. Give one of the assets the metadata "schema" or "table" with another table. If several '
         f'assets are meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
     )
@@ -62,7 +62,7 @@ def check_ownership(
     asset_key: dg.AssetKey,
     metadata: Mapping[str, object],
     settings: TableSettings,
-    where: str,
+    label: str,
 ) -> None:
     """Reject a table that belongs to another asset, and a missing table that an earlier release stored elsewhere.
 
@@ -71,13 +71,13 @@ def check_ownership(
             an earlier release stored it.
     """
     if dataset is not None:
-        _check_owner(dataset, asset_key, metadata, where)
+        _check_owner(dataset, asset_key, metadata, label)
     else:
-        _check_old_place(asset_key, metadata, settings, where)
+        _check_old_place(asset_key, metadata, settings, label)
 
 
 def check_still_owner(
-    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
+    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], label: str
 ) -> None:
     """Reject a table that was created for another asset while this asset wrote its first rows.
 
@@ -85,24 +85,24 @@ def check_still_owner(
         dataset: The version that was committed.
         asset_key: The asset.
         metadata: Its definition metadata.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The table was created for another asset, and has the rows of both.
     """
-    if dataset.version == 1 or is_shared(metadata, where):
+    if dataset.version == 1 or is_shared(metadata, label):
         return
     asset = asset_key.to_user_string()
     for commit in owning_commits(dataset):
         if asset not in commit.assets:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: version {commit.version} of its table {dataset.root_uri} was written at the same time for "
+                f"{label}: version {commit.version} of its table {dataset.root_uri} was written at the same time for "
                 f"asset {', '.join(commit.assets)}, and version {dataset.version} has the rows of both. Give one of "
                 'them the metadata "schema" or "table" with another table, drop this table, and materialize both again'
             )
 
 
-def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: str) -> None:
+def check_mode(settings: OutputSettings, metadata: Mapping[str, object], label: str) -> None:
     """Reject the write mode `columns` without `lance/table`, and `lance/table` with any other write mode.
 
     Raises:
@@ -112,11 +112,11 @@ def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: 
         return
     if settings.write_mode == "columns":
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: write_mode columns needs the table whose columns are set: metadata "
+            f"{label}: write_mode columns needs the table whose columns are set: metadata "
             f'{{"{TABLE_KEY}": "key of the asset that writes its rows"}}'
         )
     raise dg.DagsterInvalidDefinitionError(
-        f'{where}: metadata {TABLE_KEY} is for "lance/write_mode": "columns", not {settings.write_mode}; use the '
+        f'{label}: metadata {TABLE_KEY} is for "lance/write_mode": "columns", not {settings.write_mode}; use the '
         'metadata "schema" and "table" to locate a table of its own'
     )
 
@@ -131,7 +131,7 @@ def check_column_owners(output: TableOutput) -> None:
         return
     if output.sets_columns:
         _check_partition_columns(output, output.existing)
-    if is_shared(output.metadata, output.where):
+    if is_shared(output.metadata, output.label):
         return
     schema, asset = output.existing.schema, output.context.asset_key.to_user_string()
     owner_by_column, sets_columns = owners(schema), output.sets_columns
@@ -146,7 +146,7 @@ def check_column_owners(output: TableOutput) -> None:
             owner = None
         whose = f"asset {owner}" if owner is not None else "the asset that writes the rows"
         raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: column {name!r} of {output.location.uri} belongs to {whose}; return a frame without it, "
+            f"{output.label}: column {name!r} of {output.location.uri} belongs to {whose}; return a frame without it, "
             f'or rename it. If both assets are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
         )
 
@@ -158,7 +158,7 @@ def reject_rows_of_others(output: TableOutput) -> None:
         DagsterInvalidDefinitionError: The asset has no partitions, so that it would delete the other assets' rows.
     """
     overwrites = output.keys is None and output.settings.write_mode == "overwrite"
-    if not overwrites or not is_shared(output.metadata, output.where):
+    if not overwrites or not is_shared(output.metadata, output.label):
         return
     table, asset = output.existing, output.context.asset_key.to_user_string()
     other_assets_of_table = {key.to_user_string(): None for key in _defined_for(output)}
@@ -167,7 +167,7 @@ def reject_rows_of_others(output: TableOutput) -> None:
     if other_assets_of_table:
         first = next(iter(other_assets_of_table))
         raise dg.DagsterInvalidDefinitionError(
-            f"{output.where}: the table {output.location.uri} is shared with asset {', '.join(other_assets_of_table)} "
+            f"{output.label}: the table {output.location.uri} is shared with asset {', '.join(other_assets_of_table)} "
             f"({SHARED_KEY}), and write_mode overwrite replaces all its rows, as the asset has no partitions. Set "
             "lance/write_mode to append or merge, or give the asset partitions and partition_expr. If asset "
             f"{first} was renamed to this one, delete its rows first: "
@@ -218,7 +218,7 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
     """
     asset_key, context = output.context.asset_key, output.context
     named = {asset_key: output.metadata}
-    if is_shared(output.metadata, output.where):  # otherwise `check_column_owners` rejects columns of the rows' asset
+    if is_shared(output.metadata, output.label):  # otherwise `check_column_owners` rejects columns of the rows' asset
         makers = [dg.AssetKey.from_user_string(asset) for commit in owning_commits(table) for asset in commit.assets]
         named = {**{key: metadata_of_asset(context, key) for key in makers}, **named}
     columns = {
@@ -229,14 +229,14 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
     for name in output.frame.names:
         if name in columns and name not in (*ROW_NAMES, *output.settings.row_key):
             raise dg.DagsterInvalidDefinitionError(
-                f"{output.where}: column {name!r} of {output.location.uri} is a partition column of asset "
+                f"{output.label}: column {name!r} of {output.location.uri} is a partition column of asset "
                 f"{columns[name].to_user_string()}, and setting it would move rows to other partitions; return a frame "
                 "without it"
             )
 
 
 def _check_old_place(
-    asset_key: dg.AssetKey, metadata: Mapping[str, object], settings: TableSettings, where: str
+    asset_key: dg.AssetKey, metadata: Mapping[str, object], settings: TableSettings, label: str
 ) -> None:
     """Reject an asset without a table if it has a table where earlier releases stored it.
 
@@ -256,7 +256,7 @@ def _check_old_place(
         return
     if owner is not None and asset_key.to_user_string() in owner.assets:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: its rows are in {old.uri}, where an earlier release stored them, and its table is now "
+            f"{label}: its rows are in {old.uri}, where an earlier release stored them, and its table is now "
             f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}}, or move the folder to the new table'
         )
 

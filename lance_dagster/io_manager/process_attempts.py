@@ -58,9 +58,9 @@ class PipesAttemptProperties(lance_core.AttemptProperties):
         """
         branch, begun = self.extras.get("branch"), self.extras.get("begun", {}).get(self.get(prop.ASSET_KEY))
         if branch is not None and (dataset is None or dataset.branch != branch):
-            where = "a table that does not exist yet" if dataset is None else dataset.uri
+            label = "a table that does not exist yet" if dataset is None else dataset.uri
             raise InvalidInputError(
-                f"the run is on branch {branch!r}, and {where} is not on that branch: write to the URI that "
+                f"the run is on branch {branch!r}, and {label} is not on that branch: write to the URI that "
                 "LanceTableResource.uri returns in the asset that starts this process"
             )
         is_same = begun is not None and begun["uri"] == (None if dataset is None else dataset.root_uri)

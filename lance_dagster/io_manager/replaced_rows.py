@@ -35,12 +35,12 @@ def log_replaced(output: TableOutput, outcome: lance_core.WriteResult, begun: in
             output.context.log.warning(
                 "%s: version %d was committed while the step ran, by %s; %d rows that it wrote were replaced in "
                 "version %d",
-                output.where, version, made_by(outcome.dataset, version), num_rows, outcome.dataset.version,
+                output.label, version, made_by(outcome.dataset, version), num_rows, outcome.dataset.version,
             )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - the write is committed; only a warning is missing
         output.context.log.warning(
             "%s: it is not known whether version %d replaced rows that others have committed since version %d: %s",
-            output.where, outcome.dataset.version, since, error,
+            output.label, outcome.dataset.version, since, error,
         )  # fmt: skip
 
 

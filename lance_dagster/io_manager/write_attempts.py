@@ -225,13 +225,13 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
 
 
 def error_of_write(
-    error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
+    error: LanceError, label: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
 ) -> LanceError:
     """The error of a write with the asset, partitions and table, and for a conflict the committer of the version."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
     message = _MISSING.sub(r"lance/missing: \1", str(error))
-    for prefix in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
+    for prefix in (f"{label}, table {uri}: ", f"{label}: ", f"{uri}: "):
         message = message.removeprefix(prefix)
     match = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None
     if match is not None:
@@ -239,5 +239,5 @@ def error_of_write(
         message = f"{message.rstrip('.')}. Version {match[1]} was committed by {made_by(dataset, int(match[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
     kind = next(cls for cls in kinds if cls is not EarlierAttemptCommittedError)
-    explained: LanceError = kind(f"{where}{partitions}, table {uri}: {message}")
+    explained: LanceError = kind(f"{label}{partitions}, table {uri}: {message}")
     return explained

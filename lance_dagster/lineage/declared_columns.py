@@ -17,12 +17,12 @@ from lance_dagster.tables.names import plain_metadata
 COLUMN_LINEAGE_KEY = "lance/column_lineage"
 
 
-def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumnLineage | None:
+def column_lineage(metadata: Mapping[str, Any], *, label: str) -> dg.TableColumnLineage | None:
     """The lineage that an asset declares; None if it declares none.
 
     Args:
         metadata: Definition metadata.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The entry is no lineage, or names a source in another form.
@@ -31,9 +31,9 @@ def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumn
     if value is None or isinstance(value, dg.TableColumnLineage):
         return value
     if not isinstance(value, Mapping):
-        raise _wrong(where, value)
+        raise _wrong(label, value)
     return dg.TableColumnLineage(
-        {str(column): [_dep(where, source) for source in _listed(sources)] for column, sources in value.items()}
+        {str(column): [_dep(label, source) for source in _listed(sources)] for column, sources in value.items()}
     )
 
 
@@ -41,17 +41,17 @@ def _listed(sources: Any) -> list[Any]:
     return list(sources) if isinstance(sources, list | tuple) else [sources]
 
 
-def _dep(where: str, source: Any) -> dg.TableColumnDep:
+def _dep(label: str, source: Any) -> dg.TableColumnDep:
     if isinstance(source, Mapping) and {"asset", "column"} == set(source):
         return dg.TableColumnDep(dg.AssetKey.from_user_string(source["asset"]), source["column"])
     if isinstance(source, str):
         asset, dot, column = source.partition(".")
         if asset and dot and column:
             return dg.TableColumnDep(dg.AssetKey.from_user_string(asset), column)
-    raise _wrong(where, source)
+    raise _wrong(label, source)
 
 
-def _wrong(where: str, value: Any) -> dg.DagsterInvalidDefinitionError:
+def _wrong(label: str, value: Any) -> dg.DagsterInvalidDefinitionError:
     return dg.DagsterInvalidDefinitionError(
-        f'{where}: metadata {COLUMN_LINEAGE_KEY} must map columns to "asset/key.column" or lists of such, not {value!r}'
+        f'{label}: metadata {COLUMN_LINEAGE_KEY} must map columns to "asset/key.column" or lists of such, not {value!r}'
     )

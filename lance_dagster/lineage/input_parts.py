@@ -93,7 +93,7 @@ def input_parts(
     partition: str | None,
     keys: Sequence[str] | None,
     digest: str | None,
-    where: str,
+    label: str,
     *,
     refresh: bool = False,
 ) -> list[InputPart]:
@@ -104,7 +104,7 @@ def input_parts(
         partition: The partition of the asset; None if it has no partitions.
         keys: The partitions of the input that it reads; None to read all rows.
         digest: The digest of what selects rows besides the keys; None if that is not known, to check nothing.
-        where: The input, for messages.
+        label: The input, for messages.
         refresh: Whether all parts begin with all rows.
 
     Raises:
@@ -117,7 +117,7 @@ def input_parts(
     earlier = of_partition.get(whole)
     is_unmarked = earlier is not None and InputPosition.of(earlier).rows is None
     if not refresh:
-        _check_kind(of_partition, kind, where)
+        _check_kind(of_partition, kind, label)
     parts = []
     for name, key in names.items():
         stored = of_partition.get(name)
@@ -126,7 +126,7 @@ def input_parts(
         begin = None if refresh or begins is None else InputPosition.of(begins)
         if digest is not None and begin is not None and begin.rows not in (None, rows):
             raise IncompatibleConflictError(
-                f"{where}: its lance/filter, or what selects the rows of a partition (partition_expr, time zone), is "
+                f"{label}: its lance/filter, or what selects the rows of a partition (partition_expr, time zone), is "
                 "not that of the last run that consumed changes, so that rows which were left out would never be read; "
                 f"run it with the tag {FULL_REFRESH}=true to read all rows"
             )
@@ -147,12 +147,12 @@ def positions_of_partition(positions: Mapping[str, Mapping[str, str]], partition
     return positions.get(_whole(partition), {})
 
 
-def _check_kind(positions: Mapping[str, str], kind: str, where: str) -> None:
+def _check_kind(positions: Mapping[str, str], kind: str, label: str) -> None:
     kinds = {rows.split()[0] for stored in positions.values() if (rows := InputPosition.of(stored).rows) is not None}
     if kinds - {kind}:
         now, before = ("all rows", "some partitions") if kind == _ALL else ("some partitions", "all rows")
         raise IncompatibleConflictError(
-            f"{where}: its partition mapping now names {now} of the input, and named {before} in the last run that "
+            f"{label}: its partition mapping now names {now} of the input, and named {before} in the last run that "
             f"consumed changes; run it with the tag {FULL_REFRESH}=true to read what it names now"
         )
 

@@ -41,13 +41,13 @@ class NoSuchRunError(LanceError, LookupError):
     code = "no-such-run"
 
 
-def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where: str) -> str:
+def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, label: str) -> str:
     """The id of a run that begins with a string, among the runs that commits of tables and branches name.
 
     Args:
         tables: The tables whose history is searched.
         beginning: The id, or a prefix of it that no other run has.
-        where: The tables, for messages.
+        label: The tables, for messages.
 
     Raises:
         NoSuchRunError: No run has such an id, or several runs have.
@@ -66,7 +66,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     if run_ids:
         listed = ", ".join(sorted(run_ids)[:_SHOWN])
         raise NoSuchRunError(f"several runs begin with {beginning!r}: {listed}; give more of the id")
-    raise NoSuchRunError(f"no such run: no commit of {where} names a run {beginning!r}{_cleaned_up(tables)}")
+    raise NoSuchRunError(f"no such run: no commit of {label} names a run {beginning!r}{_cleaned_up(tables)}")
 
 
 def _cleaned_up(tables: Iterable[lance_core.LanceDataset]) -> str:

@@ -137,7 +137,7 @@ def needed_versions(table: lance_core.LanceDataset, name: str, branch: str | Non
 
 
 def unread_by_key(
-    dataset: lance_core.LanceDataset, parts: Iterable[tuple[InputPosition | None, str | None]], where: str
+    dataset: lance_core.LanceDataset, parts: Iterable[tuple[InputPosition | None, str | None]], label: str
 ) -> list[tuple[list[UnreadRange], list[str] | None]]:
     """The unread ranges of an input, in the order in which runs read them, with the partitions that are to be read.
 
@@ -145,7 +145,7 @@ def unread_by_key(
         dataset: The input's table at the latest version.
         parts: Positions of parts of the asset that reads the input, each with the partition of the input that the part
             reads; None for all rows.
-        where: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         VersionNotFoundError: The version that was consumed last was cleaned up.
@@ -155,36 +155,36 @@ def unread_by_key(
     keys_by_ranges: dict[tuple[object, ...], tuple[list[UnreadRange], list[str] | None]] = {}
     for position, key in parts:
         if position not in read:
-            read[position] = unread_ranges(dataset, position, where)
+            read[position] = unread_ranges(dataset, position, label)
         same = tuple((unread.begin, *unread.end) for unread in read[position])
         _, keys = keys_by_ranges.get(same, (None, None))
         keys_by_ranges[same] = read[position], None if key is None else sorted({*(keys or ()), key})
     return list(keys_by_ranges.values())
 
 
-def updates_unknown(uri: str, where: str, error: UnsupportedError) -> UnsupportedError:
+def updates_unknown(uri: str, label: str, error: UnsupportedError) -> UnsupportedError:
     """The error about reading changes of a table that does not record which rows were updated.
 
     Args:
         uri: The table.
-        where: The input, for the message.
+        label: The input, for the message.
         error: The error of the read.
     """
     return UnsupportedError(
-        f"{where}: {uri} was created without stable row ids, so that updates of rows cannot be read as changes: "
+        f"{label}: {uri} was created without stable row ids, so that updates of rows cannot be read as changes: "
         f"{error}. Set the metadata lance/stable_row_ids: True of the input's asset, or stable_row_ids of "
         "LanceIOManager, drop the table, and materialize that asset again; until then a run with the tag "
         f"{FULL_REFRESH}=true reads all rows"
     )
 
 
-def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, where: str) -> list[UnreadRange]:
+def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, label: str) -> list[UnreadRange]:
     """The ranges of versions of an input that are not consumed, in the order in which runs read them.
 
     Args:
         dataset: The input's table at the latest version.
         position: The position up to which the input was consumed; None if nothing was.
-        where: The input, for messages.
+        label: The input, for messages.
 
     Returns:
         At least one range; the last one ends at the version of `dataset`.
@@ -198,11 +198,11 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
         return [UnreadRange.up_to(dataset, 0)]
     version, branch = position.version, position.branch
     if not _is_ancestor(dataset, branch, version):
-        return _ranges_after_promotion(dataset, position, where)
-    consumed = _checked_out(dataset, branch, version, where)
+        return _ranges_after_promotion(dataset, position, label)
+    consumed = _checked_out(dataset, branch, version, label)
     if consumed.identity != position.identity:
         raise IncompatibleConflictError(
-            f"{where}: version {version} of {dataset.uri} is not the one that was consumed: the table was dropped and "
+            f"{label}: version {version} of {dataset.uri} is not the one that was consumed: the table was dropped and "
             f"created again. Run with the tag {FULL_REFRESH}=true to read all rows"
         )
     return [UnreadRange.up_to(dataset, version)]
@@ -219,24 +219,24 @@ def _is_ancestor(dataset: lance_core.LanceDataset, branch: str | None, version: 
     return version <= last
 
 
-def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> UnreadRange:
+def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, label: str) -> UnreadRange:
     """The range of versions that a run has consumed, to be read again.
 
     Args:
         dataset: The input's table at the latest version.
         position: The position that the run has stored.
-        where: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         VersionNotFoundError: A version was cleaned up.
     """
-    consumed = _checked_out(dataset, position.branch, position.version, where)
-    read = consumed if position.read is None else _checked_out(dataset, position.branch, position.read, where)
+    consumed = _checked_out(dataset, position.branch, position.version, label)
+    read = consumed if position.read is None else _checked_out(dataset, position.branch, position.read, label)
     return UnreadRange(begin=position.since, dataset=read, consumed=consumed)
 
 
 def _checked_out(
-    dataset: lance_core.LanceDataset, branch: str | None, version: int, where: str
+    dataset: lance_core.LanceDataset, branch: str | None, version: int, label: str
 ) -> lance_core.LanceDataset:
     """The input's table at a version of a branch, which was consumed last or not consumed yet.
 
@@ -250,7 +250,7 @@ def _checked_out(
     except VersionNotFoundError as error:
         available_versions = dataset.checkout_version((branch, None)).version_refs()
         raise VersionNotFoundError(
-            f"{where}: version {version} of {_place(dataset, branch)}, which was consumed last or not consumed yet, "
+            f"{label}: version {version} of {_place(dataset, branch)}, which was consumed last or not consumed yet, "
             "was cleaned up, so that what changed since is not known; the oldest available version is "
             f"{available_versions[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all rows, and replace "
             "those that were derived from them"
@@ -261,15 +261,15 @@ def _place(dataset: lance_core.LanceDataset, branch: str | None) -> str:
     return dataset.uri if branch in (None, dataset.branch) else f"branch {branch!r} of {dataset.uri}"
 
 
-def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> IncompatibleConflictError:
+def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, label: str) -> IncompatibleConflictError:
     return IncompatibleConflictError(
-        f"{where}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is not "
+        f"{label}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is not "
         f"in the history of version {dataset.version} of {dataset.uri}. Run with the tag {FULL_REFRESH}=true to read "
         "all rows"
     )
 
 
-def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> list[UnreadRange]:
+def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPosition, label: str) -> list[UnreadRange]:
     """The ranges after the promotion of the branch that was consumed.
 
     Raises:
@@ -285,15 +285,15 @@ def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPos
     # Other promotions are of branches that were forked later by the same name, or of later versions of this branch.
     exact = [commit for commit in promotions if commit.properties[PROMOTED_IDENTITY] == position.identity]
     for commit in (exact or promotions)[:1]:
-        later = _later_on_branch(dataset, position, commit.properties, where)
-        promotion = _checked_out(dataset, dataset.branch, commit.version, where)
-        unread_of_others = _find_ranges_of_others(promotion, int(commit.properties[PROMOTED_FORK]), where)
+        later = _later_on_branch(dataset, position, commit.properties, label)
+        promotion = _checked_out(dataset, dataset.branch, commit.version, label)
+        unread_of_others = _find_ranges_of_others(promotion, int(commit.properties[PROMOTED_FORK]), label)
         return [*later, *unread_of_others, UnreadRange.up_to(dataset, commit.version)]
-    raise _other_rows(dataset, position, where)
+    raise _other_rows(dataset, position, label)
 
 
 def _later_on_branch(
-    dataset: lance_core.LanceDataset, position: InputPosition, properties: Mapping[str, str], where: str
+    dataset: lance_core.LanceDataset, position: InputPosition, properties: Mapping[str, str], label: str
 ) -> list[UnreadRange]:
     """The promoted versions of a branch after the one that was consumed.
 
@@ -306,18 +306,18 @@ def _later_on_branch(
         return []
     assert position.branch is not None
     if position.branch in dataset.branches.list() and position.version < promoted:
-        consumed = _checked_out(dataset, position.branch, position.version, where)
-        last = _checked_out(dataset, position.branch, promoted, where)
+        consumed = _checked_out(dataset, position.branch, position.version, label)
+        last = _checked_out(dataset, position.branch, promoted, label)
         if (consumed.identity, last.identity) == (position.identity, identity):
             return [UnreadRange.up_to(last, position.version)]
     raise IncompatibleConflictError(
-        f"{where}: version {position.version} of branch {position.branch!r} was consumed last. Its version {promoted} "
+        f"{label}: version {position.version} of branch {position.branch!r} was consumed last. Its version {promoted} "
         "was promoted, and the versions between do not exist any more, as the branch was removed or created again. Run "
         f"with the tag {FULL_REFRESH}=true to read all rows of {dataset.uri}"
     )
 
 
-def _find_ranges_of_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> list[UnreadRange]:
+def _find_ranges_of_others(promotion: lance_core.LanceDataset, fork: int, label: str) -> list[UnreadRange]:
     """The versions between a fork and its promotion that may have changed rows; versions that were cleaned up count.
 
     Raises:
@@ -328,5 +328,5 @@ def _find_ranges_of_others(promotion: lance_core.LanceDataset, fork: int, where:
     changed_versions = [version for version in range(fork + 1, promotion.version) if version not in unchanged]
     if not changed_versions:
         return []
-    last = _checked_out(promotion, promotion.branch, max(changed_versions), where)
+    last = _checked_out(promotion, promotion.branch, max(changed_versions), label)
     return [UnreadRange(begin=fork, dataset=last, consumed=promotion)]

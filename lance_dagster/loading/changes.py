@@ -133,7 +133,7 @@ def plan_changes_of_input(
     reads: Reads,
     keys_of: KeysOf,
     digest: str,
-    where: str,
+    label: str,
 ) -> ChangeRange:
     """Plan what an input reads, record its end as a tag of the run, and hold the versions by tags of the table.
 
@@ -144,7 +144,7 @@ def plan_changes_of_input(
         reads: Returns whether the input has changes in a range of versions for one of its partitions or for all rows.
         keys_of: Returns the partitions of the input that a partition of a downstream asset reads.
         digest: The digest of what selects rows of the input besides the partitions.
-        where: The input, for messages.
+        label: The input, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: There is no run, or the step writes no table that could record the watermarks.
@@ -154,28 +154,28 @@ def plan_changes_of_input(
             cannot be read together.
     """
     if facts is None:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} can be loaded only in a run; materialize the asset")
+        raise dg.DagsterInvalidDefinitionError(f"{label}: {CHANGES} can be loaded only in a run; materialize the asset")
     asset, refresh = context.asset_key.to_user_string(), is_full_refresh(facts.tags)
     readers = [
-        _reader(output, manager, facts, asset, keys_of, digest, where, refresh=refresh)
+        _reader(output, manager, facts, asset, keys_of, digest, label, refresh=refresh)
         for output, manager in outputs_of_step(context)
     ]
     if not readers:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
+            f"{label}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
         )
     read: dict[watermarks.InputPosition | None, list[UnreadRange]] = {}
-    spans = [_span(facts, dataset, reader, part, reads, read, where) for reader in readers for part in reader.parts]
-    spans = _fix_end_of_changes(context, facts, dataset, spans, where) if spans else []
+    spans = [_span(facts, dataset, reader, part, reads, read, label) for reader in readers for part in reader.parts]
+    spans = _fix_end_of_changes(context, facts, dataset, spans, label) if spans else []
     end = spans[0].range.dataset if spans else dataset
     consumed = max((span.range.consumed for span in spans), key=lambda dataset: dataset.version, default=dataset)
-    begins = _by_begin(spans, where) or {end.version: []}
+    begins = _by_begin(spans, label) or {end.version: []}
     is_first = all(span.part.begin is None for span in spans)
     if not end.has_stable_row_ids and is_first:
         context.log.warning(
             "%s: %s has no stable row ids, so that later runs fail if its rows were updated. Set the metadata "
             "lance/stable_row_ids: True of its asset, or stable_row_ids of LanceIOManager, to create tables with them",
-            where, end.uri,
+            label, end.uri,
         )  # fmt: skip
     for reader in readers:
         consumed.readers.hold(reader.asset)
@@ -203,14 +203,14 @@ def _reader(
     asset: str,
     keys_of: KeysOf,
     digest: str,
-    where: str,
+    label: str,
     *,
     refresh: bool,
 ) -> _InputReader:
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: {CHANGES} is for assets that LanceIOManager stores, because their tables record what was "
+            f"{label}: {CHANGES} is for assets that LanceIOManager stores, because their tables record what was "
             f"consumed, but {type(manager).__name__} stores asset {name}; remove the entry, or use LanceIOManager"
         )
     table, key = manager.consuming_table(output, facts)
@@ -223,7 +223,7 @@ def _reader(
     replaced: set[str] = set()
     for partition in sorted(output.asset_partition_keys) if output.has_asset_partitions else [None]:
         keys = keys_of(output.asset_key, partition)
-        of_partition = input_parts(positions, partition, keys, digest, where, refresh=refresh)
+        of_partition = input_parts(positions, partition, keys, digest, label, refresh=refresh)
         parts += of_partition
         replaced |= {part.continues for part in of_partition if part.continues is not None}
         others |= positions_of_partition(positions, partition)
@@ -231,7 +231,7 @@ def _reader(
         others.pop(part.name, None)
     if not refresh and any(_is_own(facts, by, part, stored) for part, stored in others.items()):
         raise IncompatibleConflictError(
-            f"{where}: an earlier attempt of this run has consumed partitions of the input that its partition mapping "
+            f"{label}: an earlier attempt of this run has consumed partitions of the input that its partition mapping "
             "does not name any more, and a retry would remove their rows; launch a new run instead of a retry"
         )
     left = others if refresh else {part: stored for part, stored in others.items() if part in replaced}
@@ -245,7 +245,7 @@ def _span(
     part: InputPart,
     reads: Reads,
     read: dict[watermarks.InputPosition | None, list[UnreadRange]],
-    where: str,
+    label: str,
 ) -> _Span:
     """The changes for a part of a reader's table: those of an earlier attempt, or the first unread ones.
 
@@ -256,25 +256,25 @@ def _span(
         part: The part.
         reads: Returns whether the input has changes in a range of versions.
         read: The unread ranges after positions, which is completed.
-        where: The input, for messages.
+        label: The input, for messages.
     """
     if part.stored is not None and part.may_continue and _is_own(facts, reader.by, part.name, part.stored):
-        again = watermarks.consumed_range(dataset, watermarks.InputPosition.of(part.stored), where)
+        again = watermarks.consumed_range(dataset, watermarks.InputPosition.of(part.stored), label)
         return _Span(reader=reader, part=part, range=again, is_last=False, is_own=True)
     if part.begin not in read:
-        read[part.begin] = watermarks.unread_ranges(dataset, part.begin, where)
+        read[part.begin] = watermarks.unread_ranges(dataset, part.begin, label)
     *earlier, last = read[part.begin]
     for unread in earlier:
-        if _reads(reads, unread, reader, part, where):
+        if _reads(reads, unread, reader, part, label):
             return _Span(reader=reader, part=part, range=unread, is_last=False)
     return _Span(reader=reader, part=part, range=last)
 
 
-def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: InputPart, where: str) -> bool:
+def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: InputPart, label: str) -> bool:
     try:
         return reads(unread, part.key, reader.key, (reader.asset,))
     except UnsupportedError as error:
-        raise watermarks.updates_unknown(unread.dataset.uri, where, error) from error
+        raise watermarks.updates_unknown(unread.dataset.uri, label, error) from error
 
 
 def _is_own(facts: RunFacts, by: Mapping[str, str], part: str, stored: str) -> bool:
@@ -306,7 +306,7 @@ def _moves(
     return moves
 
 
-def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]:
+def _by_begin(spans: Iterable[_Span], label: str) -> dict[int, list[str] | None]:
     """The partitions of the input by the version after which they are read; None for all rows.
 
     Raises:
@@ -318,7 +318,7 @@ def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]
     differing = next((sorted(versions) for versions in begins.values() if len(versions) > 1), None)
     if differing is not None:
         raise IncompatibleConflictError(
-            f"{where}: the partitions of this run, or the outputs of the step, have consumed the same rows of the "
+            f"{label}: the partitions of this run, or the outputs of the step, have consumed the same rows of the "
             f"input up to different versions, {differing}; run the partitions one by one, or with the tag "
             f"{watermarks.FULL_REFRESH}=true"
         )
@@ -329,7 +329,7 @@ def _by_begin(spans: Iterable[_Span], where: str) -> dict[int, list[str] | None]
 
 
 def _fix_end_of_changes(
-    context: dg.InputContext, facts: RunFacts, dataset: lance_core.LanceDataset, spans: Sequence[_Span], where: str
+    context: dg.InputContext, facts: RunFacts, dataset: lance_core.LanceDataset, spans: Sequence[_Span], label: str
 ) -> list[_Span]:
     """Let all changes that a run reads end at one version; if that is the latest, record it as a tag of the run.
 
@@ -355,13 +355,13 @@ def _fix_end_of_changes(
     if len(fixed) > 1 or behind:
         ends = ", ".join(f"version {version} of {branch}" for branch, version in sorted(fixed))
         raise IncompatibleConflictError(
-            f"{where}: the changes for some partitions of this run end at earlier versions than those for others, at "
+            f"{label}: the changes for some partitions of this run end at earlier versions than those for others, at "
             f"{ends}; run the partitions one by one, or with the tag {watermarks.FULL_REFRESH}=true"
         )
     if any(not span.is_last and not span.is_own for span in spans):
         context.log.info(
             "%s: a branch was promoted after version %d of %s; the next run reads the later changes",
-            where, end.version, branch,
+            label, end.version, branch,
         )  # fmt: skip
     return [replace(span, range=UnreadRange.up_to(end, span.range.begin)) if span.is_last else span for span in spans]
 

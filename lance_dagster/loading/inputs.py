@@ -130,17 +130,17 @@ def _choose_columns(
     loading: Loading,
     metadata: Mapping[str, object],
     upstream: Mapping[str, object],
-    where: str,
+    label: str,
     schema: pa.Schema,
 ) -> list[str] | None:
     """The columns that an input loads, of a version with the given columns; None for all columns."""
-    columns = selection.parse_columns(metadata.get("columns"), schema, where)
+    columns = selection.parse_columns(metadata.get("columns"), schema, label)
     if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
-        return selection.columns_of_asset(context.asset_key, upstream, schema, where)
+        return selection.columns_of_asset(context.asset_key, upstream, schema, label)
     return columns
 
 
-def _loads_per_partition(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, where: str) -> bool:
+def _loads_per_partition(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, label: str) -> bool:
     """Whether an input is one value per partition.
 
     Raises:
@@ -149,21 +149,21 @@ def _loads_per_partition(context: dg.InputContext, loading: Loading, keys: Seque
     """
     if steps.is_list_of_assets(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is a list of several assets, for each of which Dagster asks for the first asset; give the op one "
+            f"{label} is a list of several assets, for each of which Dagster asks for the first asset; give the op one "
             "input per asset"
         )
     several = loading.by_partition or (loading.as_list and not steps.is_fan_in(context))
     if several and keys is None:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
+            f"{label} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
             "asset has no partitions"
         )
     if CHANGES in context.definition_metadata:
-        _check_changes(context, loading, where, several=several)
+        _check_changes(context, loading, label, several=several)
     return several
 
 
-def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, several: bool) -> None:
+def _check_changes(context: dg.InputContext, loading: Loading, label: str, *, several: bool) -> None:
     """Reject an input that cannot be incremental, before anything is read.
 
     Raises:
@@ -171,17 +171,17 @@ def _check_changes(context: dg.InputContext, loading: Loading, where: str, *, se
     """
     if steps.is_own_upstream(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is not for an asset's own table, which each of its runs changes. Remove the "
+            f"{label}: metadata {CHANGES} is not for an asset's own table, which each of its runs changes. Remove the "
             "entry; then the input is the rows of the partitions that its partition mapping names"
         )
     if several:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is not for an input with one value per partition; annotate the input as one "
+            f"{label}: metadata {CHANGES} is not for an input with one value per partition; annotate the input as one "
             "frame or table, which has the changes of all partitions of the run"
         )
     if not loading.handler.loads_changes:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {CHANGES} is for frames and tables, and {type(loading.handler).__name__} cannot load "
+            f"{label}: metadata {CHANGES} is for frames and tables, and {type(loading.handler).__name__} cannot load "
             "changes; annotate the input as a pyarrow.Table, or as a frame of Spark, pandas, polars or DuckDB"
         )
 
@@ -209,7 +209,7 @@ def _check_partitions_exist(
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
     rows: pc.Expression | None,
-    where: str,
+    label: str,
     *,
     optional: bool,
 ) -> None:
@@ -224,7 +224,7 @@ def _check_partitions_exist(
     keys = sorted(context.asset_partition_keys)
     if not keys:
         if optional and (rows is not None or not dataset.count_rows()):
-            raise MissingInputError(f"{where}: no partition of it maps to that of this run")
+            raise MissingInputError(f"{label}: no partition of it maps to that of this run")
         return
     instance = None if facts is None else facts.instance
     if instance is None or ((steps.is_own_upstream(context) or steps.is_external(context)) and not optional):
@@ -232,7 +232,7 @@ def _check_partitions_exist(
     written = find_published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
     if not written and not dataset.count_rows(filter=rows):
         raise MissingInputError(
-            f"{where}: partition {_format_keys(keys)} was never materialized, and {dataset.uri} has no row of it; "
+            f"{label}: partition {_format_keys(keys)} was never materialized, and {dataset.uri} has no row of it; "
             "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
             "empty"
         )
@@ -242,7 +242,7 @@ def _check_partitions_exist(
             context.log.warning(
                 "%s: %d of %d partitions were never materialized (%s); rows that the table has of them are loaded, "
                 "too. To expect missing partitions, give the input the metadata lance/missing: empty",
-                where,
+                label,
                 len(never),
                 len(keys),
                 _format_keys(never),
@@ -260,7 +260,7 @@ def _open_if_exists(
     settings: TableSettings,
     metadata: dict[str, object],
     loading: Loading,
-    where: str,
+    label: str,
 ) -> lance_core.LanceDataset | None:
     """The table at the version to read; None if it does not exist and need not exist.
 
@@ -268,7 +268,7 @@ def _open_if_exists(
         MissingInputError: The table does not exist, and the run asks for rows of it or the input is optional.
     """
     try:
-        return _open(context, facts, location, settings, metadata, where)
+        return _open(context, facts, location, settings, metadata, label)
     except DatasetNotFoundError as error:
         requires_rows = not context.has_asset_partitions or bool(context.asset_partition_keys)
         if (requires_rows and not steps.is_own_upstream(context)) or loading.optional:
@@ -282,7 +282,7 @@ def _open(
     location: TableLocation,
     settings: TableSettings,
     metadata: dict[str, object],
-    where: str,
+    label: str,
 ) -> lance_core.LanceDataset:
     """The table at the version to read."""
     options = location.options(settings.storage_options)
@@ -295,7 +295,7 @@ def _open(
             return branch_for_reading(location.uri, branch, facts, context.asset_key, options)
         if not pins:
             if settings.reads_materialized:
-                return _open_materialized(context, location, options, where)
+                return _open_materialized(context, location, options, label)
             return lance_core.dataset(location.uri, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
@@ -304,7 +304,7 @@ def _open(
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
         is_newer = isinstance(error.__cause__, VersionNotFoundError)  # than a run on a branch reads it
-        said = f"{where}: {error}" if is_newer else f"{where} has no table at {location.uri}; materialize it first"
+        said = f"{label}: {error}" if is_newer else f"{label} has no table at {location.uri}; materialize it first"
         raise DatasetNotFoundError(
             f"{said}, annotate the input as Optional to get None, or give it the metadata lance/missing: empty"
         ) from error
@@ -323,7 +323,7 @@ def _open_own_branch(
 
 
 def _open_materialized(
-    context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, where: str
+    context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, label: str
 ) -> lance_core.LanceDataset:
     """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""
     dataset = lance_core.dataset(location.uri, storage_options=options)
@@ -332,7 +332,7 @@ def _open_materialized(
         version = recorded_version(context.instance, context.asset_key, dataset, partitions)
     except IncompatibleConflictError as error:
         raise IncompatibleConflictError(
-            f'{where}: {error}. Materialize the asset again, or set read="latest" on the IO manager to read other rows'
+            f'{label}: {error}. Materialize the asset again, or set read="latest" on the IO manager to read other rows'
         ) from error
     if version is None or version == dataset.version:
         return dataset
@@ -340,7 +340,7 @@ def _open_materialized(
     if undo is not None:
         context.log.warning(
             "%s: version %d, which Dagster recorded last, has changes that version %d undid; version %d is read",
-            where,
+            label,
             version,
             undo,
             undo,
@@ -352,12 +352,12 @@ def _open_materialized(
         equal = equal_version(dataset, version_to_read)
         if equal is None:
             raise VersionNotFoundError(
-                f"{where}: version {version_to_read} of {location.uri}, which Dagster recorded last, was removed by a "
+                f"{label}: version {version_to_read} of {location.uri}, which Dagster recorded last, was removed by a "
                 "cleanup or an erasure, and later versions may have other rows. Materialize the asset again, or set "
                 'read="latest" on the IO manager (or metadata lance/version, lance/tag or lance/as_of on this input). '
                 "A maintenance job with the same IO manager keeps such versions, and an erasure job reports the new one"
             ) from error
-        context.log.info("%s: version %d was cleaned up; %d has the same rows", where, version_to_read, equal.version)
+        context.log.info("%s: version %d was cleaned up; %d has the same rows", label, version_to_read, equal.version)
         return equal
 
 

@@ -60,7 +60,7 @@ class LanceMaintenanceBudget:
 
 
 def checked_budget(
-    budget: LanceMaintenanceBudget | Mapping[str, Any] | None, where: str = "budget"
+    budget: LanceMaintenanceBudget | Mapping[str, Any] | None, label: str = "budget"
 ) -> LanceMaintenanceBudget:
     """The budget for an argument: the budget itself, or one from a mapping of its fields; without limits for None.
 
@@ -78,4 +78,4 @@ def checked_budget(
     try:
         return LanceMaintenanceBudget(**budget)
     except ValueError as error:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
+        raise dg.DagsterInvalidDefinitionError(f"{label}: {error}") from error

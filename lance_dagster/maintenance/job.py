@@ -95,7 +95,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     checked_job_name(name, "build_maintenance_job: name")
     refs = table_refs(tables)
     for ref in refs:
-        policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
+        policy_of(chosen, ref.metadata, label=f"asset {ref.name}")
     lake = make_lake(root, include, exclude, policies, chosen)
     if not refs and lake is None:
         raise dg.DagsterInvalidDefinitionError(

@@ -188,7 +188,7 @@ def _check_job(
         DagsterInvalidDefinitionError: The job does not have a table or the root, or metadata is invalid.
     """
     for ref in refs:
-        policy_of(policy, ref.metadata, where=f"asset {ref.name}")
+        policy_of(policy, ref.metadata, label=f"asset {ref.name}")
         if ref.name not in tables_of(job):
             raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is not a table of the job {job.name}")
     if lake is not None and not has_lake(job):

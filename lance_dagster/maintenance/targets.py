@@ -146,7 +146,7 @@ def _each_table_once(
 
     def rank(target: MaintenanceTarget) -> tuple[bool, bool]:
         metadata = target.ref.metadata or {}
-        return policy_of(LanceMaintenancePolicy(), metadata, where=_where(target)) is not None, TABLE_KEY in metadata
+        return policy_of(LanceMaintenancePolicy(), metadata, label=_where(target)) is not None, TABLE_KEY in metadata
 
     by_uri: dict[str, list[MaintenanceTarget]] = {}
     for target in targets:
@@ -185,14 +185,14 @@ def survey_target(
     table_policy = policy_of_target(context, target, policy, lake, log=context.log)
     if table_policy is None:
         return "left alone"
-    changed, where = partial(LanceMaintenancePolicy.changed, where="configuration of the run"), _where(target)
+    changed, label = partial(LanceMaintenancePolicy.changed, where="configuration of the run"), _where(target)
     core_policy, started = changed(table_policy, overrides).to_core(), time.monotonic()
     branch = root.branch_of_job(context)
     columns = partition_columns(target.ref.metadata or {}) if branch is None else ()  # main is indexed
     try:
         dataset = target.open(root, branch)
         if dataset is None:
-            context.log.info("%s: skipped, there is no %s", where, _place(target.uri(root), branch))
+            context.log.info("%s: skipped, there is no %s", label, _place(target.uri(root), branch))
             return "absent"
         survey = partial(
             surveys.survey_table,
@@ -218,16 +218,16 @@ def survey_target(
         work = replace(work, other_assets=[*target.other_assets, *named_assets])
         report = surveys.drop_idle_cleanup(dataset, report, lambda: versions_in_use(context, root, work))
     except Exception as error:  # a broken table must not stop the others
-        context.log.exception("%s cannot be read", where)
+        context.log.exception("%s cannot be read", label)
         plan = MaintenancePlan(table=target.ref.name, uri=target.uri(root), policy=core_policy)
         return TableWork(report=MaintenanceReport(plan=plan).failed("plan", error))
     plan = report.plan
     if plan.problems or target.table is None:
-        context.log.info("%s: version %d, %s", where, dataset.version, "; ".join(plan.problems) or "healthy")
+        context.log.info("%s: version %d, %s", label, dataset.version, "; ".join(plan.problems) or "healthy")
     if plan.indices_left and not plan.is_due:
         context.log.warning(
             "%s: the indices %s do not cover all rows, and only pylance can extend them: pip install "
-            "'lance-dagster[search]'", where, ", ".join(plan.indices_left)
+            "'lance-dagster[search]'", label, ", ".join(plan.indices_left)
         )  # fmt: skip
         report = report.plus(indices_not_refreshed=len(plan.indices_left))
     return replace(work, report=replace(report, seconds=time.monotonic() - started))
@@ -313,7 +313,7 @@ def policy_of_target(
     elif is_foreign(target.ref, context):
         table_policy, why = None, _FOREIGN
     else:
-        table_policy = policy_of(policy, target.ref.metadata, where=_where(target))
+        table_policy = policy_of(policy, target.ref.metadata, label=_where(target))
     if table_policy is None and log is not None:
         log.info("%s is left alone: %s", _where(target), why)
     return table_policy

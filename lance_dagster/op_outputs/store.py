@@ -49,12 +49,12 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     Raises:
         DagsterInvariantViolationError: The value is not a frame, and cannot be pickled.
     """
-    where = f"output {context.name!r} of {context.step_key!r}"
-    handler = _handler(obj, where, settings)
+    label = f"output {context.name!r} of {context.step_key!r}"
+    handler = _handler(obj, label, settings)
     if handler is None:
-        obj, handler = _pickled(obj, where), find_handler_for_value(_EMPTY, where=where)
+        obj, handler = _pickled(obj, label), find_handler_for_value(_EMPTY, label=label)
     uri = _uri(context, settings)
-    output = _settings(context, where)
+    output = _settings(context, label)
     request = WriteRequest(
         uri=uri,
         mode="overwrite",
@@ -72,7 +72,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     context.add_output_metadata({"dagster/row_count": rows, "dagster/uri": uri})
 
 
-def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
+def _settings(context: dg.OutputContext, label: str) -> OutputSettings:
     """The settings of the write, from the few entries of metadata that outputs of ops can have.
 
     Raises:
@@ -80,23 +80,23 @@ def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
     """
     settings = OutputSettings(schema_mode="overwrite")
     for metadata in (context.definition_metadata, run_time_metadata(context)):
-        reject_of_ops(metadata, OUTPUT_KEYS, where=where)
-        settings = settings.changed(metadata, where=where)
+        reject_of_ops(metadata, OUTPUT_KEYS, label=label)
+        settings = settings.changed(metadata, label=label)
     return settings
 
 
 _EMPTY: Final = pa.table({})
 
 
-def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
+def _handler(obj: Any, label: str, settings: TableSettings) -> LanceTypeHandler | None:
     """The handler that writes a value as rows; None if the value is not a frame."""
     try:
-        return find_handler_for_value(obj, where=where, type_handlers=settings.type_handlers)
+        return find_handler_for_value(obj, label=label, type_handlers=settings.type_handlers)
     except dg.DagsterInvariantViolationError:
         return None
 
 
-def _pickled(obj: Any, where: str) -> pa.Table:
+def _pickled(obj: Any, label: str) -> pa.Table:
     """A value as a table of one row.
 
     Raises:
@@ -106,7 +106,7 @@ def _pickled(obj: Any, where: str) -> pa.Table:
         data = pickle.dumps(obj)
     except Exception as error:
         raise dg.DagsterInvariantViolationError(
-            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}, which is no frame that LanceIOManager "
+            f"{label} is a {type(obj).__module__}.{type(obj).__qualname__}, which is no frame that LanceIOManager "
             f"stores and cannot be pickled: {error}. Use another IO manager, dg.Out(io_manager_key=...), or pass the "
             "values from which it is made"
         ) from error
@@ -117,7 +117,7 @@ def load_op_output(
     context: dg.OutputContext,
     settings: TableSettings,
     loading: Callable[[], Loading],
-    where: str,
+    label: str,
     metadata: Mapping[str, object],
 ) -> Any:
     """Load the output of an op.
@@ -126,7 +126,7 @@ def load_op_output(
         context: The output that is loaded.
         settings: The settings of the IO manager.
         loading: Returns how the input is loaded; called only if the output was stored as rows.
-        where: The input, for messages.
+        label: The input, for messages.
         metadata: The metadata of the input, whose entries `columns` and `lance/filter` are used.
 
     Raises:
@@ -135,34 +135,34 @@ def load_op_output(
             frames while the output is no frame.
     """
     metadata = {key: plain_metadata(value) for key, value in metadata.items()}
-    check_input(metadata, where)
+    check_input(metadata, label)
     pins = [pin for pin in INPUT_PINS if pin in metadata]
     if pins:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {pins[0]} is for inputs that are assets, and the output of an op has only one version; "
+            f"{label}: metadata {pins[0]} is for inputs that are assets, and the output of an op has only one version; "
             "remove the entry"
         )
     for key in sorted(INPUT_KEYS_OF_ASSETS & metadata.keys()):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {key} is for inputs that are assets, not for the output of an op; remove the entry"
+            f"{label}: metadata {key} is for inputs that are assets, not for the output of an op; remove the entry"
         )
     uri = _uri(context, settings)
     dataset = settings.open_uri(uri)
     if dataset is None:
-        raise DatasetNotFoundError(f"{where}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
+        raise DatasetNotFoundError(f"{label}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
     if dataset.schema.names == [_PICKLED]:
         chosen = [key for key in ("columns", "lance/filter") if metadata.get(key) is not None]
         if chosen:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {chosen[0]} is for frames, and the output of {context.step_key!r} is no frame"
+                f"{label}: metadata {chosen[0]} is for frames, and the output of {context.step_key!r} is no frame"
             )
         (data,) = dataset.to_table().column(_PICKLED).to_pylist()
         return pickle.loads(data)  # noqa: S301 - the run itself stored it, as with Dagster's own IO managers
     load_plan = loading()
     request = ReadRequest(
         dataset=dataset,
-        columns=parse_columns(metadata.get("columns"), dataset.schema, where),
-        filter=parse_filter(metadata.get("lance/filter"), dataset, where),
+        columns=parse_columns(metadata.get("columns"), dataset.schema, label),
+        filter=parse_filter(metadata.get("lance/filter"), dataset, label),
         table=settings,
         load_as=load_plan.load_as,
         filtered=metadata.get("lance/filter") is not None,

@@ -132,10 +132,10 @@ def _branch_of_root(policy: BranchPolicy, facts: RunFacts) -> str | None:
     if is_audited or policy.kind == "per_run":
         return run_branch(facts)
     if policy.kind == "env":
-        branch, where = _branch_of_environment(policy, facts), f"environment variable {policy.name}"
+        branch, label = _branch_of_environment(policy, facts), f"environment variable {policy.name}"
         before = root.tags.get(_ENV_TAG + str(policy.name))
         if before is not None and before != (branch or MAIN):
-            raise _other_branch(facts, before, f"{where} is {branch or MAIN}")
+            raise _other_branch(facts, before, f"{label} is {branch or MAIN}")
         _add_tag(facts, facts.root_run_id, _ENV_TAG + str(policy.name), branch or MAIN)
         return branch
     if not root.is_known:
@@ -191,23 +191,23 @@ def branch_source(policy: BranchPolicy, branch: str) -> str:
 
 
 def _branch_of_tag(tag: str, value: str | None, facts: RunFacts | None) -> str | None:
-    where = f"run tag {tag}"
+    label = f"run tag {tag}"
     if value is not None and not value.strip():
-        raise _unnamed(where, "empty")
-    return named_branch(value, facts, where=where)
+        raise _unnamed(label, "empty")
+    return named_branch(value, facts, label=label)
 
 
 def _branch_of_environment(policy: BranchPolicy, facts: RunFacts | None) -> str | None:
     name = str(policy.name)
-    value, where = os.environ.get(name, ""), f"environment variable {name}"
+    value, label = os.environ.get(name, ""), f"environment variable {name}"
     if not value.strip():
-        raise _unnamed(where, "empty" if name in os.environ else "not set")
-    return named_branch(value, facts, where=where)
+        raise _unnamed(label, "empty" if name in os.environ else "not set")
+    return named_branch(value, facts, label=label)
 
 
-def _unnamed(where: str, what: str) -> dg.DagsterInvalidDefinitionError:
+def _unnamed(label: str, what: str) -> dg.DagsterInvalidDefinitionError:
     return dg.DagsterInvalidDefinitionError(
-        f"{where} is {what}, but must name the branch that runs write to: set it to a branch, to {AUTO}, or for "
+        f"{label} is {what}, but must name the branch that runs write to: set it to a branch, to {AUTO}, or for "
         f"production to {MAIN}"
     )
 
@@ -227,13 +227,13 @@ def _add_tag(facts: RunFacts, run_id: str, tag: str, value: str) -> None:
         facts.instance.add_run_tags(run_id, {tag: value})
 
 
-def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> str | None:
+def named_branch(value: str | None, facts: RunFacts | None, *, label: str) -> str | None:
     """The branch that a tag's value stands for.
 
     Args:
         value: A name, "auto", "main", or nothing.
         facts: The run, for "auto"; None where no run writes assets, so that "auto" names nothing.
-        where: The source of the value, for messages.
+        label: The source of the value, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: No branch can have that name.
@@ -243,14 +243,14 @@ def named_branch(value: str | None, facts: RunFacts | None, *, where: str) -> st
     near = value.strip().lower()
     if near in (MAIN, AUTO) and value != near:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: no branch can be called {value!r}, which is easily mistaken for {near!r}; write {near!r} for "
+            f"{label}: no branch can be called {value!r}, which is easily mistaken for {near!r}; write {near!r} for "
             + ("production" if near == MAIN else "a branch per backfill or run")
         )
     if value != AUTO:
-        return check_name(value, where=where)
+        return check_name(value, label=label)
     if facts is None:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is {AUTO}, a branch for each backfill or run that writes assets: name a branch, or {MAIN}"
+            f"{label} is {AUTO}, a branch for each backfill or run that writes assets: name a branch, or {MAIN}"
         )
     root = root_of(facts)
     return run_branch(facts) if root.backfill_id is None else backfill_branch(root.backfill_id)
@@ -265,7 +265,7 @@ def describe_launch(policy: BranchPolicy, branch: str) -> str:
     return "in a re-execution of a run on the branch"
 
 
-def check_name(name: str, *, where: str) -> str:
+def check_name(name: str, *, label: str) -> str:
     """A name that a branch can have in every tool.
 
     Raises:
@@ -277,7 +277,7 @@ def check_name(name: str, *, where: str) -> str:
     try:
         return check_branch_name(name)
     except InvalidInputError as error:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: no branch can be called {name!r}: use {_ALLOWED}") from error
+        raise dg.DagsterInvalidDefinitionError(f"{label}: no branch can be called {name!r}: use {_ALLOWED}") from error
 
 
 def backfill_branch(backfill_id: str) -> str:

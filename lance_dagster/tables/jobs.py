@@ -40,7 +40,7 @@ def build_table_job(
     work: Callable[[TableRun], None],
     *,
     name: str,
-    where: str,
+    label: str,
     description: str,
     io_manager_key: str,
     tags: Mapping[str, str] | None = None,
@@ -52,7 +52,7 @@ def build_table_job(
         config: The class of the configuration of a run.
         work: What the op does.
         name: Name of the job; the op is named `<name>_op`.
-        where: The argument with the name, for messages.
+        label: The argument with the name, for messages.
         description: Description of the job and of the op.
         io_manager_key: The resource that knows where the tables are; the code location provides it.
         tags: Tags of the runs.
@@ -64,7 +64,7 @@ def build_table_job(
         work(TableRun(context=context, root=root, refs=refs, config=config))
 
     run.__annotations__ = {"context": dg.OpExecutionContext, "config": config}  # Dagster reads the class from there
-    op_name = f"{checked_job_name(name, where)}_op"
+    op_name = f"{checked_job_name(name, label)}_op"
     op = dg.op(name=op_name, description=description, required_resource_keys={io_manager_key}, out=dg.Out(dg.Nothing))(
         run
     )

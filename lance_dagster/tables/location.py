@@ -177,7 +177,7 @@ def _locate_named(
 ) -> TableLocation:
     """The table that the entry `lance/table` names."""
     owner: Any = plain_metadata(metadata[TABLE_KEY])
-    where = f"asset {asset_key.to_user_string()}"
+    label = f"asset {asset_key.to_user_string()}"
     key: dg.AssetKey | None = None
     if isinstance(owner, str) and "." in owner and "/" not in owner:
         schema, _, table = owner.rpartition(".")
@@ -191,12 +191,12 @@ def _locate_named(
         key = dg.AssetKey.from_user_string(owner)
     if key is None:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {TABLE_KEY} must be the key of the asset that owns the table, such as "
+            f"{label}: metadata {TABLE_KEY} must be the key of the asset that owns the table, such as "
             f'"nyc/flights", or schema.table, not {owner!r}'
         )
     if key == asset_key:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {TABLE_KEY} names the asset itself; name another asset, whose table gets the columns, "
+            f"{label}: metadata {TABLE_KEY} names the asset itself; name another asset, whose table gets the columns, "
             "or leave the entry out"
         )
     return locate_table(root_uri, key, {}, default_schema=default_schema)
@@ -222,7 +222,7 @@ def resolved_options(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: value.get_value() or "" if isinstance(value, dg.EnvVar) else value for name, value in options.items()}
 
 
-def is_shared(metadata: Mapping[str, object], where: str) -> bool:
+def is_shared(metadata: Mapping[str, object], label: str) -> bool:
     """Whether an asset's metadata says that other assets write to its table as well.
 
     Raises:
@@ -230,7 +230,7 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
     """
     value = plain_metadata(metadata.get(SHARED_KEY, False))
     if not isinstance(value, bool):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {SHARED_KEY} must be True or False, not {value!r}")
+        raise dg.DagsterInvalidDefinitionError(f"{label}: metadata {SHARED_KEY} must be True or False, not {value!r}")
     return value
 
 

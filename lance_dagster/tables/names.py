@@ -30,19 +30,19 @@ def mapping_key(asset: str, suffix: str = "") -> str:
     return plain + suffix
 
 
-def checked_job_name(name: str, where: str) -> str:
+def checked_job_name(name: str, label: str) -> str:
     """Check the name of a job, after which its ops are named, and return it.
 
     Args:
         name: The name.
-        where: The argument or key that gives it, for messages.
+        label: The argument or key that gives it, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: No job can have that name.
     """
     if not name or _NOT_IN_KEYS.search(name):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} must be made of ASCII letters, digits and underscores, not {name!r}"
+            f"{label} must be made of ASCII letters, digits and underscores, not {name!r}"
         )
     return name
 

@@ -56,12 +56,12 @@ _KEYWORDS: Final = frozenset(
 )
 
 
-def partition_column(expression: str, *, where: str) -> str:
+def partition_column(expression: str, *, label: str) -> str:
     """The column that an entry `partition_expr` names.
 
     Args:
         expression: The entry: a column, or an SQL expression that casts one.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The entry is another expression; the error names the column to write instead.
@@ -76,7 +76,7 @@ def partition_column(expression: str, *, where: str) -> str:
     columns = _columns(sql)
     remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
+        f"{label}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
         f"itself: {remedy}. The partitions definition gives the values of each partition; if the column has other "
         "values, compute a column with these values in the asset"
     )

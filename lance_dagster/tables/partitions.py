@@ -115,7 +115,7 @@ def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKe
     def column(expression: object) -> object:
         if not isinstance(expression, str) or expression in schema.names:
             return expression
-        return partition_column(expression, where=f"asset {asset_key.to_user_string()}")
+        return partition_column(expression, label=f"asset {asset_key.to_user_string()}")
 
     if isinstance(partition_expr, Mapping):
         return {name: column(expression) for name, expression in partition_expr.items()}

@@ -132,22 +132,22 @@ class OutputSettings:
         Raises:
             DagsterInvalidDefinitionError: An entry is unknown, belongs elsewhere, or has an invalid value.
         """
-        where = f"asset {asset}"
+        label = f"asset {asset}"
         if strict:
-            reject_unknown(metadata, OUTPUT_KEYS | READ_ELSEWHERE, where=where, plain=OF_DEFINITIONS)
-            reject_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=where)
+            reject_unknown(metadata, OUTPUT_KEYS | READ_ELSEWHERE, label=label, plain=OF_DEFINITIONS)
+            reject_foreign(metadata, FOREIGN_OUTPUT_KEYS, label=label)
         else:
-            reject_at_run_time(metadata, OUTPUT_KEYS, _CHOICES, where=where)
-        return self.changed(_with_write_mode(metadata, where), where=where)
+            reject_at_run_time(metadata, OUTPUT_KEYS, _CHOICES, label=label)
+        return self.changed(_with_write_mode(metadata, label), label=label)
 
-    def changed(self, metadata: Mapping[str, object], *, where: str) -> OutputSettings:
+    def changed(self, metadata: Mapping[str, object], *, label: str) -> OutputSettings:
         """A copy with the options that entries of metadata set.
 
         Raises:
             DagsterInvalidDefinitionError: An entry has an invalid value.
         """
         changes = {
-            key.removeprefix(PREFIX): _checked(key, plain_metadata(value), where)
+            key.removeprefix(PREFIX): _checked(key, plain_metadata(value), label)
             for key, value in metadata.items()
             if key in OUTPUT_KEYS
         }
@@ -247,29 +247,29 @@ INPUT_KEYS_OF_ASSETS = {"lance/missing", "lance/changes"}
 INPUT_KEYS = {*INPUT_PINS, *INPUT_KEYS_OF_ASSETS, "lance/filter"}
 
 
-def check_input(metadata: Mapping[str, object], where: str) -> None:
+def check_input(metadata: Mapping[str, object], label: str) -> None:
     """Reject entries of an input's metadata that nothing reads, that cannot be combined, or that have invalid values.
 
     Raises:
         DagsterInvalidDefinitionError: The metadata has such an entry.
     """
-    reject_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
-    reject_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
+    reject_unknown(metadata, INPUT_KEYS, label=label, plain=("columns",))
+    reject_foreign(metadata, FOREIGN_INPUT_KEYS, label=label)
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} cannot be combined")
+        raise dg.DagsterInvalidDefinitionError(f"{label}: metadata {' and '.join(pins)} cannot be combined")
     settings = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
     if settings["lance/changes"] is not None and pins:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} cannot be combined")
+        raise dg.DagsterInvalidDefinitionError(f"{label}: metadata lance/changes and {pins[0]} cannot be combined")
     for key, value in settings.items():
         holds, expected = _INPUT_VALUES[key]
         if value is not None and not holds(value):
-            raise _wrong_value(key, value, expected, where)
+            raise _wrong_value(key, value, expected, label)
     if settings["lance/as_of"] is not None:
         try:
             as_moment(settings["lance/as_of"])
         except ValueError as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/{error}") from error
+            raise dg.DagsterInvalidDefinitionError(f"{label}: metadata lance/{error}") from error
 
 
 _FILTERS: Final = (
@@ -297,18 +297,18 @@ _INPUT_VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 """Whether an entry of an input's metadata has a valid value, and what it must be."""
 
 
-def _wrong_value(key: str, value: object, expected: str, where: str) -> dg.DagsterInvalidDefinitionError:
-    return dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {expected}, not {value!r}")
+def _wrong_value(key: str, value: object, expected: str, label: str) -> dg.DagsterInvalidDefinitionError:
+    return dg.DagsterInvalidDefinitionError(f"{label}: metadata {key} must be {expected}, not {value!r}")
 
 
-def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:
+def _with_write_mode(metadata: Mapping[str, object], label: str) -> Mapping[str, object]:
     """The metadata with `lance/write_mode` set from `write_mode`, the name of the key in some other IO managers."""
     if "write_mode" not in metadata:
         return metadata
     write_modes = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
     if len(write_modes) > 1:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata 'write_mode' and 'lance/write_mode' have different values, "
+            f"{label}: metadata 'write_mode' and 'lance/write_mode' have different values, "
             f"{metadata['write_mode']!r} and {metadata['lance/write_mode']!r}; leave out 'write_mode'"
         )
     return {**metadata, "lance/write_mode": metadata["write_mode"]}
@@ -318,7 +318,7 @@ def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
     """The columns that `partition_expr` in the metadata of an asset names; none if it names none."""
     expression = plain_metadata(metadata.get("partition_expr"))
     names = expression.values() if isinstance(expression, Mapping) else [expression]
-    return [partition_column(name, where="the asset") for name in names if isinstance(name, str) and name]
+    return [partition_column(name, label="the asset") for name in names if isinstance(name, str) and name]
 
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -329,13 +329,13 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 """The values of options that are one of several strings."""
 
 
-def _checked(key: str, value: object, where: str) -> Any:
+def _checked(key: str, value: object, label: str) -> Any:
     if key in _CHOICES:
         good, expected = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key in ("lance/cluster", "lance/stable_row_ids"):
         good, expected = isinstance(value, bool), "a bool"
     elif key == "lance/merge_on" and isinstance(value, Mapping):
-        _check_clauses(value, where)
+        _check_clauses(value, label)
         good, expected = True, ""
     elif key in ("lance/merge_on", "lance/key"):
         columns = [value] if isinstance(value, str) else value
@@ -347,7 +347,7 @@ def _checked(key: str, value: object, where: str) -> Any:
         good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
         expected = "a mapping from columns to widths"
     if not good:
-        raise _wrong_value(key, value, expected, where)
+        raise _wrong_value(key, value, expected, label)
     return value
 
 
@@ -355,7 +355,7 @@ def _are_columns(columns: object) -> bool:
     return isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
 
 
-def _check_clauses(value: Mapping[str, Any], where: str) -> None:
+def _check_clauses(value: Mapping[str, Any], label: str) -> None:
     """Reject a mapping `lance/merge_on` without a key or with invalid clauses."""
     from lance_core.errors import InvalidInputError  # noqa: PLC0415 - few definitions need it
     from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few definitions need it
@@ -363,20 +363,20 @@ def _check_clauses(value: Mapping[str, Any], where: str) -> None:
     on = value.get("on")
     if not _are_columns([on] if isinstance(on, str) else on):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/merge_on with clauses needs the key as 'on', a column or a list of columns, not "
+            f"{label}: metadata lance/merge_on with clauses needs the key as 'on', a column or a list of columns, not "
             f"{on!r}"
         )
     try:
         parse_merge_clauses({name: clauses for name, clauses in value.items() if name != "on"})
     except InvalidInputError as error:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/merge_on: {error}") from error
+        raise dg.DagsterInvalidDefinitionError(f"{label}: metadata lance/merge_on: {error}") from error
 
 
 def reject_unknown(
     metadata: Mapping[str, object],
     names: Collection[str],
     *,
-    where: str,
+    label: str,
     plain: tuple[str, ...] = (),
     accepted_keys: Collection[str] = (),
 ) -> None:
@@ -385,7 +385,7 @@ def reject_unknown(
     Args:
         metadata: The entries.
         names: The keys that are read.
-        where: The asset, input or output, for messages.
+        label: The asset, input or output, for messages.
         plain: Keys without the prefix that are read, for the message.
         accepted_keys: Keys that are accepted, and that the message does not name.
 
@@ -395,12 +395,12 @@ def reject_unknown(
     for key in sorted(metadata):
         if key.startswith(PREFIX) and key not in names and key not in accepted_keys:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is not accepted; known here: {', '.join([*plain, *sorted(names)])}"
+                f"{label}: metadata {key!r} is not accepted; known here: {', '.join([*plain, *sorted(names)])}"
                 f"{near_name(key, names)}"
             )
 
 
-def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
+def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, label: str) -> None:
     """Reject the keys of other IO managers, which would be ignored here.
 
     Raises:
@@ -409,13 +409,13 @@ def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *
     for key, lance_key in foreign.items():
         if key in metadata:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use "
+                f"{label}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use "
                 f"{lance_key}"
             )
 
 
 def reject_at_run_time(
-    metadata: Mapping[str, object], names: Collection[str], choices: Mapping[str, Collection[str]], *, where: str
+    metadata: Mapping[str, object], names: Collection[str], choices: Mapping[str, Collection[str]], *, label: str
 ) -> None:
     """Reject entries of an output's metadata at run time that look like settings but have no effect.
 
@@ -423,7 +423,7 @@ def reject_at_run_time(
         metadata: The output's metadata.
         names: The settings, each with the prefix.
         choices: The allowed values of settings that have a few.
-        where: The asset, for messages.
+        label: The asset, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The metadata has such an entry.
@@ -431,32 +431,32 @@ def reject_at_run_time(
     late = sorted(({"partition_expr"} | (READ_ELSEWHERE - _OF_OUTPUTS)) & set(metadata))
     if late:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output sets it at run "
+            f"{label}: metadata {late[0]!r} is read from the definition of the asset, and this output sets it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
-    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, accepted_keys=SETTABLE_ENTRIES)
+    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, label=label, accepted_keys=SETTABLE_ENTRIES)
     foreign = {
         key: lance_key
         for key, lance_key in FOREIGN_OUTPUT_KEYS.items()
         if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in tuple(choices.get(lance_key, ()))
     }
-    reject_foreign(metadata, foreign, where=where)
+    reject_foreign(metadata, foreign, label=label)
 
 
-def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, where: str) -> None:
+def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, label: str) -> None:
     """Reject entries in the metadata of an op's output that have no effect, because the output is no asset.
 
     Args:
         metadata: The output's metadata, of its definition or at run time.
         settings: The settings of outputs, each with the prefix.
-        where: The output, for messages.
+        label: The output, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: The metadata has such an entry.
     """
     for key in sorted(set(metadata) & ({*settings, *READ_ELSEWHERE} - _OP_OUTPUT_KEYS)):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {key!r} is for assets, and this output is none: it only passes a frame to another op. "
+            f"{label}: metadata {key!r} is for assets, and this output is none: it only passes a frame to another op. "
             "Make it an asset, or leave the entry out"
         )
-    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, accepted_keys=SETTABLE_ENTRIES)
+    reject_unknown(metadata, _OP_OUTPUT_KEYS, label=label, accepted_keys=SETTABLE_ENTRIES)

@@ -92,7 +92,7 @@ def build_undo_job(
         UndoConfig,
         _undo,
         name=name,
-        where="build_undo_job: name",
+        label="build_undo_job: name",
         description="Undoes the changes of one run to these tables, if that is exact, and reports the tables.",
         io_manager_key=io_manager_key,
         tags=NO_RETRIES,
@@ -110,18 +110,18 @@ def _undo(run: TableRun) -> None:
         )
     tables = [(ref, main) for ref in run.chosen_refs() if (main := root.open_or_none(ref)) is not None]
     try:
-        run_id = find_run([main for _, main in tables], run_prefix, where="the tables of this job")
+        run_id = find_run([main for _, main in tables], run_prefix, label="the tables of this job")
     except LookupError as error:
         raise dg.Failure(str(error)) from error
     planned = list(_plan(tables, run_id, context.instance, root.branch_of_job(context)))
     for work in planned:
         if work.plan is not None:
             dataset = work.plan.dataset
-            where = f"{join_names(work.refs)}, {dataset.branch or 'main'}"
+            label = f"{join_names(work.refs)}, {dataset.branch or 'main'}"
             versions = ", ".join(map(str, work.plan.versions))
             context.log.info(
                 "%s: version %s of run %s: %s, %d rows become %d",
-                where,
+                label,
                 versions,
                 run_id,
                 work.plan.how,
@@ -129,7 +129,7 @@ def _undo(run: TableRun) -> None:
                 work.plan.rows_after,
             )
             if work.plan.indices_lost:
-                context.log.warning("%s: %s", where, work.plan.how)
+                context.log.warning("%s: %s", label, work.plan.how)
     if is_tagged(context, DRY_RUN_TAG) or config.dry_run:
         context.log.info("dry run: nothing was changed")
         return
@@ -207,8 +207,8 @@ def _lost_versions(
         try:
             main.checkout_version((branch, version))
         except NotFoundError:
-            where = f"version {version}" if branch is None else f"version {version} of branch {branch}"
-            lost[f"{name}: {where}, which run {run_id} reported, was cleaned up"] = None
+            label = f"version {version}" if branch is None else f"version {version} of branch {branch}"
+            lost[f"{name}: {label}, which run {run_id} reported, was cleaned up"] = None
     return list(lost)
 
 

@@ -173,7 +173,7 @@ def test_other_types_are_rejected_by_name(lake, annotation):
 def test_what_is_annotated_is_unwrapped():
     from lance_dagster.handlers import find_handler_for_load
 
-    assert find_handler_for_load(Annotated[pa.Table, "x"], "pandas", where="x").load_as is pa.Table
+    assert find_handler_for_load(Annotated[pa.Table, "x"], "pandas", label="x").load_as is pa.Table
 
 
 class TestWithoutATable:

@@ -19,13 +19,13 @@ DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
     ],
 )  # fmt: skip
 def test_a_column_with_a_cast_is_the_column(expression):
-    assert partition_column(expression, where="asset a") == "ts"
+    assert partition_column(expression, label="asset a") == "ts"
 
 
 @pytest.mark.parametrize("name", ["my column", "größe", "a-b", "as_of", "order"])
 def test_other_names_stay_as_they_are(name):
-    assert partition_column(name, where="asset a") == name
-    assert partition_column(f" {name} ", where="asset a") == name
+    assert partition_column(name, label="asset a") == name
+    assert partition_column(f" {name} ", label="asset a") == name
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_other_names_stay_as_they_are(name):
 )
 def test_other_sql_is_rejected_naming_the_column(expression, remedy):
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="takes the column itself") as caught:
-        partition_column(expression, where="asset a")
+        partition_column(expression, label="asset a")
     assert remedy in str(caught.value)
 
 
