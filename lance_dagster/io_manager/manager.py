@@ -174,7 +174,7 @@ class LanceTableIOManager(dg.IOManager):
         casts = output.find_casts(outcome)
         context, written = output.context, outcome.dataset
         _log_deferred(output, written)
-        is_changed = output.existing is None or last_data_change(written) >= written.version
+        is_changed = last_data_change(written) >= written.version
         of_version = compute_data_version(written, written.version) if is_changed else None
         steps.set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
         entries = materialization.build_shared_entries(outcome, output.location, output.kept_attempts(outcome))

@@ -123,3 +123,19 @@ def test_a_change_of_others_in_a_partition_is_another_data_version(lake, write, 
     assert after.endswith(":main:3")  # a commit of others does not say which partitions it has changed
     again, same = write(partition="a")
     assert (same, again["lance/version"]) == (after, skipped["lance/version"])
+
+
+def test_a_table_that_others_make_meanwhile_has_their_data_version(lake):
+    """The batches end without rows, and another writer has made the table since they began."""
+
+    def batches():
+        lance_core.write_dataset(pa.table({"p": ["x"], "n": [2]}, schema=ROWS), lake.uri("events"))
+        yield from ()
+
+    @dg.asset(metadata={"lance/merge_on": ["n"]})
+    def events() -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(ROWS, batches())
+
+    (event,) = lake.run(events, write_mode="merge").asset_materializations_for_node("events")
+    assert (event.metadata["dagster/row_count"].value, lake.table("events").count_rows()) == (1, 1)
+    assert event.tags["dagster/data_version"].rpartition(":")[2] == "1"
