@@ -43,7 +43,7 @@ from typing import Final
 
 from lance_core.commit.records import Change
 from lance_core.commit.relation import Relation, holds_change, relation, replaces_content
-from lance_core.commit.versions import Listing, load_manifest, load_transaction, locate_latest
+from lance_core.commit.versions import VersionListing, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     AlreadyExistsError,
     DatasetExistsError,
@@ -226,14 +226,14 @@ class VersionWriter:
     def _found_in_history(self, written: Manifest, base: Manifest | None) -> bool:
         """Whether the version is part of the history; raises OutcomeUnknownError if the listing does not show it."""
         store = self.store
-        listed = Listing.of(store)
+        listed = VersionListing.of(store)
         if listed.latest is None:
             return True  # the version was part of the history, and the dataset was dropped since
         if listed.latest[0] <= written.version and not store.put_is_a_request:
             # A listing of a folder may leave out files that are removed or added while it is made.
             again = locate_latest(store)
             if again is not None and again[0] > written.version:
-                listed = Listing.of(store)
+                listed = VersionListing.of(store)
         above = sorted(version for version in listed.seen if version > written.version)
         if not above:
             return not _was_dropped(store, written, base, listed)
@@ -256,7 +256,7 @@ class VersionWriter:
             written, f"version {above[-1]} does not show whether it was made from version {written.version}"
         )
 
-    def _was_there_before(self, other: Manifest, written: Manifest, listed: Listing) -> bool:
+    def _was_there_before(self, other: Manifest, written: Manifest, listed: VersionListing) -> bool:
         """Whether a later version is older than the put; then another version had its number before the put."""
         if not self.store.put_is_a_request and 0 < other.timestamp_ns < self._began_ns:
             return True  # both times are by the clock of this machine
@@ -360,7 +360,7 @@ def _is_of(manifest: Manifest, uuid: str) -> bool:
     return manifest.transaction_file.endswith(f"-{uuid}.txn")
 
 
-def _was_dropped(store: ObjectStore, written: Manifest, base: Manifest | None, listed: Listing) -> bool:
+def _was_dropped(store: ObjectStore, written: Manifest, base: Manifest | None, listed: VersionListing) -> bool:
     """Whether the dataset of the version was dropped; another dataset may have been created in its place."""
     if base is None or base.version in listed.seen:
         return False

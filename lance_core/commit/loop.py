@@ -29,7 +29,7 @@ from lance_core.commit.rebase import Prepare, Rebased, rebase, reject_replaced_c
 from lance_core.commit.records import Change, Commit, Committed, Lost, Outcome, Unknown, committed_or_raise
 from lance_core.commit.repair import repaired
 from lance_core.commit.versions import (
-    Listing,
+    VersionListing,
     check_identity,
     load_manifest,
     make_already_exists_error,
@@ -382,7 +382,7 @@ class _CommitLoop:
             return committed or self.writer.resolve_outcome()
         self.state.looked = Clock.now()
         with ThreadPool(1) as pool:
-            self.state.listing = pool.submit(Listing.of, self.store)
+            self.state.listing = pool.submit(VersionListing.of, self.store)
             return self.writer.resolve_outcome()
 
     def _use_names_of(self, latest: Manifest | None) -> None:

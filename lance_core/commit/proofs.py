@@ -19,7 +19,7 @@ from lance_core.commit.history import find_by_property, find_transaction
 from lance_core.commit.records import Change, Commit, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.versions import (
-    Listing,
+    VersionListing,
     list_versions,
     load_latest,
     load_manifest,
@@ -296,7 +296,7 @@ class TableState:
     transactions: dict[int, Transaction] = field(default_factory=dict)
     last_read: Manifest | None = None
     winning_manifest: Manifest | None = None
-    listing: Future[Listing] | None = None
+    listing: Future[VersionListing] | None = None
 
     @property
     def creates(self) -> bool:

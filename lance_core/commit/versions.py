@@ -154,7 +154,7 @@ def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest 
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class VersionListing:
     """The latest versions of a dataset and the locations of their manifests, as one listing shows them.
 
     Attributes:
@@ -166,14 +166,18 @@ class Listing:
     seen: Mapping[int, ManifestLocation]
 
     @classmethod
-    def of(cls, store: ObjectStore) -> Listing:
+    def of(cls, store: ObjectStore) -> VersionListing:
         """List the versions of a dataset."""
         seen: dict[int, ManifestLocation] = {}
         return cls(locate_latest(store, seen), seen)
 
 
 def reload_latest(
-    store: ObjectStore, opened: Manifest, *, listed: Listing | None = None, winning_manifest: Manifest | None = None
+    store: ObjectStore,
+    opened: Manifest,
+    *,
+    listed: VersionListing | None = None,
+    winning_manifest: Manifest | None = None,
 ) -> Manifest:
     """Read the latest manifest of an opened dataset, after a check that it is still the same dataset.
 
@@ -190,7 +194,7 @@ def reload_latest(
     if listed is None and not store.put_is_a_request and _is_latest(store, opened):
         return opened
     for _ in range(_MAX_LISTINGS):
-        listing, listed = listed or Listing.of(store), None
+        listing, listed = listed or VersionListing.of(store), None
         if listing.latest is None:
             raise make_dropped_error(store)
         version, location = listing.latest

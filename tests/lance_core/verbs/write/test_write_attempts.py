@@ -507,7 +507,7 @@ class TestMerge:
 
     def test_an_attempt_before_the_version_that_the_write_restarts_from_is_found(self, table, monkeypatch):
         """The first attempt meets a conflict; a later attempt is older than the version that the second begins with."""
-        base, load = latest(table), handle.load_following
+        base, load = latest(table), handle.reload_latest
 
         def busy(*args):
             self.merge(latest(table), attempt(1), 7)
