@@ -72,7 +72,7 @@ def reasons_against(world: "World", branch: str) -> list[str]:
         for table in TABLES
         if branch in world.model.lines[table]
         and world.model.lines[table][branch].own_commits()
-        and not world.model.lines[table][branch].promoted
+        and (not world.model.lines[table][branch].promoted or world.model.lines[table][branch].has_late_rows)
         for reason in world.model.unaudited(table, branch, world.config.blocking(table))
     ]
 

@@ -201,7 +201,11 @@ def undo(world: World, rng: random.Random) -> str | None:
     for table, branch in changed:
         line = world.model.lines[table][branch]
         version = world.version(table, branch)
-        commits = [commit for commit in line.own_commits() if commit.run is wanted]
+        commits = [
+            commit
+            for commit in line.own_commits()
+            if commit.run is wanted or (wanted.is_audited and commit.run.root == wanted.root)
+        ]
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
             commit.is_undone = True

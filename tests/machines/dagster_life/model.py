@@ -91,6 +91,7 @@ class Line:
         promoted: Whether main has its changes.
         promoted_as: The version of main that has them.
         is_stuck: Whether an undo changed it after its promotion, so that no table of the branch can be promoted.
+        has_late_rows: Whether a write that began before its promotion was committed after it.
         skipped: The partitions of outputs that were skipped, and the code of their runs.
         began: When the branch was made.
     """
@@ -104,6 +105,7 @@ class Line:
     promoted: bool = False
     promoted_as: int = 0
     is_stuck: bool = False
+    has_late_rows: bool = False
     skipped: list[tuple[frozenset[str] | None, str]] = field(default_factory=list)
     began: int = 0
 
@@ -236,7 +238,7 @@ class Model:
         if branch is None:
             return
         line = self.lines[table].get(branch)
-        if line is None or line.promoted:
+        if line is None or (line.promoted and not line.has_late_rows):
             main = self.lines[table].setdefault(MAIN, Line())
             self.lines[table][branch] = Line(
                 rows=main.rows.copy(),
@@ -285,16 +287,21 @@ class Model:
         replaced = sum((commit.added for commit in earlier), Counter())
         if write.mode == "error" and of_partitions(line.rows, write.partitions) - replaced:
             return "exists"
-        if not write.rows and write.empty_output == "skip" and (not earlier or write.mode in ("overwrite", "merge")):
+        if not write.rows and write.empty_output == "skip" and (not earlier or write.mode != "append"):
             stays = write.mode == "overwrite" and all(self.is_promoted(commit, line) for commit in earlier)
             return "skipped" if not earlier or stays else "not to keep"  # what it has replaced cannot come back
         if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
             return "superseded" if "rivals" in self.switches else "any"
-        if write.mode == "merge":
-            keys = {row[:2] for row in write.rows}
-            present = {row[:2] for row in line.rows}
-            if any(row[:2] in present - keys for commit in earlier if not commit.is_replaced for row in commit.added):
-                return "any" if self.is_alone(write) else "undecidable"
+        return self.outcome_of_merge(write, line, earlier) if write.mode == "merge" else "written"
+
+    def outcome_of_merge(self, write: Write, line: Line, earlier: list[Commit]) -> str:
+        """A merge cannot take back rows of earlier attempts whose keys it lacks, unless it replaces the table."""
+        if self.is_from_promotion(write) or any(commit.at > write.began for commit in self.attempts(write)):
+            return "any"
+        keys = {row[:2] for row in write.rows}
+        present = {row[:2] for row in line.rows}
+        if any(row[:2] in present - keys for commit in earlier if not commit.is_replaced for row in commit.added):
+            return "any" if self.is_alone(write) else "undecidable"
         return "written"
 
     def outcome_after_discard(self, write: Write) -> str:
@@ -368,6 +375,8 @@ class Model:
         line.rows = line.rows - removed + added
         if removed or added:
             line.changed = version
+            line.has_late_rows = line.has_late_rows or line.promoted
+            line.is_stuck = line.is_stuck or line.promoted
         line.versions[version] = line.rows.copy()
         commit = Commit(
             at=self.tick(),
