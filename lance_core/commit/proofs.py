@@ -77,6 +77,7 @@ def find_proven(
     Raises:
         SupersededError: A later attempt of the write, or a later write of the same rows, was committed.
         HistoryGapError: A version that may have filled the same rows was cleaned up, and is no longer recorded.
+        UndecidedWriteError: A later batch of the stream was committed.
     """
     proofs = Proofs.of(latest.config)
     if how.write_attempt is not None:
@@ -89,9 +90,31 @@ def find_proven(
         key, value = how.idempotency_key
         is_its_own = committed.transaction is not None and committed.transaction.properties.get(key) == value
         return committed if is_its_own else _adopted(latest, None)
-    stream, number = how.stream_batch or ("", 0)
-    last_batch = None if how.stream_batch is None else proofs.streams.get(stream)
-    return None if last_batch is None or last_batch.number < number else _adopted(latest, None)
+    return (
+        _adopted(latest, None)
+        if how.stream_batch and _skips_batch(proofs, store.root, how, *how.stream_batch)
+        else None
+    )
+
+
+def _skips_batch(proofs: Proofs, root: str, how: Commit, stream: str, number: int) -> bool:
+    """Whether a batch of a stream is the last one that was committed, or an older one that is to be left out.
+
+    After a crash a stream repeats its last batch alone: an older number can stand for rows that were never committed.
+
+    Raises:
+        UndecidedWriteError: The batch is older than the last one, and the caller has not decided about it.
+    """
+    last_batch = proofs.streams.get(stream)
+    if last_batch is None or last_batch.number <= number or how.undecided_batch != "error":
+        last = -1 if last_batch is None else last_batch.number
+        return last == number or (last > number and how.undecided_batch == "skip")
+    raise UndecidedWriteError(
+        f"whether the rows of batch {number} of stream {stream!r} were committed in {root} is not known: batch "
+        f"{last_batch.number} is the last one, so that this is an older checkpoint, or another stream of that name. "
+        "Nothing was written. If the table has the rows, leave them out with undecided_batch='skip', otherwise count "
+        "from this batch on with undecided_batch='write' (option undecidedBatch of writeStream)"
+    )
 
 
 def committed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:

@@ -26,8 +26,10 @@ class Commit:
         properties: Strings for the history, by key.
         idempotency_key: Key and value of a transaction property. If a version since the read version carries it, or the
             table's proofs have it from an older version, that version is returned and nothing is written.
-        stream_batch: A stream and the number of its batch. If the table's proofs show that this batch or a later one
-            was committed, nothing is written.
+        stream_batch: A stream and the number of its batch. If the table's proofs show that this batch was the last one
+            that was committed, nothing is written.
+        undecided_batch: What is done with a batch whose number is below that of the last one, such as after a
+            checkpoint was put back from a copy: "error"; "write", after which it is the last one; or "skip".
         write_attempt: The write and the number of the attempt, if the write may be attempted several times.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
             older than the read version, the commit checks the versions between them as well.
@@ -40,7 +42,7 @@ class Commit:
             committed since, and can be opened only by its number.
 
     Raises:
-        InvalidInputError: `idempotency_key` and `write_attempt` are given.
+        InvalidInputError: `idempotency_key` and `write_attempt` are given, or `undecided_batch` has another value.
         ArgumentTypeError: A property is not a string, which would be noticed only after the files are written.
     """
 
@@ -48,6 +50,7 @@ class Commit:
     properties: Mapping[str, str] | None = None
     idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
+    undecided_batch: str = "error"
     write_attempt: WriteAttempt | None = None
     checked_through: int | None = None
     max_retries: int = 20
@@ -60,6 +63,8 @@ class Commit:
             raise InvalidInputError(
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
+        if self.undecided_batch not in ("error", "write", "skip"):
+            raise InvalidInputError(f"undecided_batch must be error, write or skip, not {self.undecided_batch!r}")
         for key, value in (self.properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ArgumentTypeError(f"transaction_properties must be strings, not {key!r:.80}: {value!r:.80}")

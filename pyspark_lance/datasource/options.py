@@ -67,7 +67,7 @@ OPTIONS: Final = (
     Option("netChanges", _READS, "`true`, with `readChangeFeed`: a row occurs once, however often it changed"),
     Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
     Option("ignoreChanges", "readStream", "`true`: updated rows are read as new rows, and deletes are ignored"),
-    Option("undecidedBatch", "writeStream", "what is done with a batch without a record: `error`, `write` or `skip`"),
+    Option("undecidedBatch", "writeStream", "what is done with an undecided batch: `error`, `write` or `skip`"),
     Option("checkpointLocation", "writeStream", "where Spark keeps the progress of the query"),
     Option("vector_columns", _WRITES, "`v=128,w=64`: arrays that are stored as vectors of 128 and 64 items"),
     Option("schema_mode", _WRITES, "`strict`, `add_columns` or `overwrite`"),

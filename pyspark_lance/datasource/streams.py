@@ -1,7 +1,8 @@
 """Structured Streaming from and to Lance tables: `readStream` and `writeStream`.
 
     writeStream   micro-batch -> one commit. The table keeps the last batch of each query in its own state
-                  (`committed_batches.py`): a batch that Spark repeats after a crash is not written twice.
+                  (`committed_batches.py`): the last batch, which Spark may repeat after a
+                  crash, is not written twice.
     readStream    offset = a version and its table (`offsets.py`). The first batch holds the table's rows (or those of
                   `startingVersion`), later batches the rows of each version that appends. New columns end the query;
                   after a restart it reads them (`columns.py`).
@@ -127,7 +128,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def _of(self, message: _StreamMessage, batch: int) -> WriteJob:
         """The write of the tasks, which is committed on the latest version as this batch of its query."""
-        commit = self._job.options.commit
+        commit = replace(self._job.options.commit, undecided_batch=self._options.undecided_batch)
         properties = {**(commit.properties or {}), QUERY: message.query, BATCH: str(batch)}
         commit = replace(commit, properties=properties, stream_batch=(message.query, batch))
         return replace(self._job, job=message.job, options=replace(self._job.options, commit=commit))

@@ -6,8 +6,9 @@ library restored an older state, the properties decide.
 
 Streams of the data source write `QUERY` and `BATCH`; `STREAM_BATCH` is for conversions.
 
-    the state or a commit records this batch or a later one of the query        committed
-    a commit of the query is known, but no commit of this batch                 not committed
+    this batch is the last one of the query that the state or a commit records  committed
+    the last one has a lower number                                             not committed
+    the last one has a higher number: the checkpoint is older than the table    an error, unless the user decides
     nothing of the query is known, and no version is missing                    not committed
     nothing of the query is known, versions are missing, and it is batch 0      not committed: a new query
     nothing of the query is known, versions are missing, and it is a later one  an error, unless the user decides
@@ -47,7 +48,8 @@ class CommittedBatches:
         dataset: The latest version; None if there is no table.
         query: The query's id.
         uri: The table.
-        decision: What happens to a batch that may or may not have been committed: error, write or skip.
+        decision: What happens to a batch that may or may not have been committed: error, write or skip. The commit
+            itself decides where the state records a later batch.
     """
 
     dataset: LanceDataset | None
@@ -59,25 +61,30 @@ class CommittedBatches:
         """Whether a batch was committed.
 
         Raises:
-            UndecidedWriteError: The version of the batch may have been cleaned up, and the state does not record it.
+            UndecidedWriteError: The state does not record the batch, and a later one was committed, or the version of
+                the batch may have been cleaned up.
         """
         if self.dataset is None:
             return False
         last_batch = self.dataset.committed_batch(self.query)
         if last_batch is not None and last_batch.number >= batch:
-            return True
+            return last_batch.number == batch
         since = 0 if last_batch is None else last_batch.version
         batch_commit = self.dataset.find_transaction(QUERY, self.query, newer_than=since)
         if batch_commit is not None:
-            return int((batch_commit[1].transaction_properties or {}).get(BATCH, "-1")) >= batch
-        if last_batch is not None or batch == 0 or not self._missing():
+            number = int((batch_commit[1].transaction_properties or {}).get(BATCH, "-1"))
+            if number <= batch:
+                return number == batch
+            why = f"batch {number} is the last one, so that this one comes from an older checkpoint"
+        elif last_batch is not None or batch == 0 or not self._missing():
             return False
+        else:
+            why = f"version {max(self._missing())} was cleaned up, and the table knows no batch of this query"
         if self.decision == "error":
             raise UndecidedWriteError(
-                f"whether batch {batch} of query {self.query} was committed in {self.uri} is not known: version "
-                f"{max(self._missing())} was cleaned up, and the table knows no batch of this query. Nothing was "
-                "written. If the table has its rows, start the query with option undecidedBatch='skip', otherwise with "
-                "undecidedBatch='write'"
+                f"whether batch {batch} of query {self.query} was committed in {self.uri} is not known: {why}. Nothing "
+                "was written. If the table has its rows, start the query with option undecidedBatch='skip', otherwise "
+                "with undecidedBatch='write'"
             )
         return self.decision == "skip"
 

@@ -64,8 +64,7 @@ def test_a_batch_is_committed_once_though_its_version_was_cleaned_up(uri):
     others(uri)
     clean(uri)
     assert len(lance.dataset(uri).versions()) == 1
-    for number, rows in ((1, (3,)), (0, (1, 2))):
-        batch(uri, number, *rows)
+    batch(uri, 1, 3)
     assert ids(uri) == [1, 2, 3, 100, 101]
     assert not files(uri)
     batch(uri, 2, 4)
@@ -107,7 +106,7 @@ def test_a_repeated_batch_in_complete_mode_is_skipped(uri):
     batch(uri, 1, 2, overwrite=True)
     others(uri)
     clean(uri)
-    batch(uri, 0, 1, overwrite=True)
+    batch(uri, 1, 2, overwrite=True)
     assert ids(uri) == [2, 100, 101]
     batch(uri, 2, 3, overwrite=True)
     assert ids(uri) == [3]
@@ -139,6 +138,38 @@ def test_an_undecided_batch_is_an_error(uri):
     assert ids(uri) == [0, 3, 4, 5, 100, 101]
     with pytest.raises(InvalidInputError, match="option undecidedBatch must be one of error, write, skip, not 'maybe'"):
         batch(uri, 5, 5, undecidedBatch="maybe")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_checkpoint_that_was_put_back_from_an_older_copy(uri, overwrite):
+    """Batch 1 of the copy has the rows of two batches that are committed, and new ones."""
+    for number in range(3):
+        batch(uri, number, number, overwrite=overwrite)
+    before = ids(uri)
+    with pytest.raises(UndecidedWriteError, match=r"batch 1 of stream 'q' .* batch 2 is the last .* undecidedBatch"):
+        batch(uri, 1, 1, 2, 3, overwrite=overwrite)
+    assert (ids(uri), files(uri)) == (before, set())
+    batch(uri, 1, 1, 2, 3, overwrite=overwrite, undecidedBatch="skip")
+    assert (ids(uri), files(uri)) == (before, set())
+    if not overwrite:  # the table goes back to the version that belongs to the copy
+        lance_core.dataset(uri, version=1).restore()
+    batch(uri, 1, 1, 2, 3, overwrite=overwrite, undecidedBatch="write")
+    batch(uri, 1, 1, 2, 3, overwrite=overwrite, undecidedBatch="write")  # repeated after a crash
+    batch(uri, 2, 4, overwrite=overwrite)
+    assert ids(uri) == ([4] if overwrite else [0, 1, 2, 3, 4])
+
+
+def test_an_older_batch_that_only_the_history_shows(uri):
+    lance.write_dataset(pa.table({"id": [0]}), uri)
+    properties = {QUERY: "q", BATCH: "3"}
+    lance_core.write_dataset(pa.table({"id": [3]}), uri, mode="append", transaction_properties=properties)
+    with pytest.raises(UndecidedWriteError, match=r"batch 2 of query q .* batch 3 is the last one.* undecidedBatch"):
+        batch(uri, 2, 2)
+    batch(uri, 2, 2, undecidedBatch="skip")
+    assert (ids(uri), files(uri)) == ([0, 3], set())
+    batch(uri, 2, 2, undecidedBatch="write")
+    batch(uri, 3, 4)
+    assert ids(uri) == [0, 2, 3, 4]
 
 
 def test_batch_0_of_a_new_query_is_written(uri):

@@ -37,7 +37,7 @@ def write(uri, data, **options):
     options = {"read_version": 0 if base is None else base.version, **options}
     attributes = {
         name: options.pop(name)
-        for name in ("idempotency_key", "stream_batch", "write_attempt", "properties")
+        for name in ("idempotency_key", "stream_batch", "undecided_batch", "write_attempt", "properties")
         if name in options
     }
     fragments = write_fragments(data, uri, dataset_schema=schema)
@@ -117,12 +117,28 @@ def test_a_batch_of_a_stream_is_committed_once_whatever_becomes_of_its_version(u
     change(uri)
     add(uri, 50)
     clean(uri)
-    for number in (6, 7):
-        assert write(uri, rows(1, 2), stream_batch=("query", number)).deduplicated
+    assert write(uri, rows(1, 2), stream_batch=("query", 7)).deduplicated
     assert not write(uri, rows(3), stream_batch=("query", 8)).deduplicated
     assert not write(uri, rows(4), stream_batch=("other", 8)).deduplicated
     assert values(uri) == [1, 2, 3, 4, 50, 100]
     assert lance_core.dataset(uri).committed_batch("query").number == 8
+
+
+def test_a_batch_below_the_last_one_is_undecided(uri):
+    """A stream repeats its last batch alone; an older number comes from an older checkpoint, with rows of its own."""
+    for number in range(4):
+        write(uri, rows(number), stream_batch=("query", number))
+    message = r"batch 1 of stream 'query' .* batch 3 is the last one.* undecided_batch='skip'.* undecided_batch='write'"
+    with pytest.raises(UndecidedWriteError, match=message):
+        write(uri, rows(11), stream_batch=("query", 1))
+    assert values(uri) == [0, 1, 2, 3, 100]
+    assert write(uri, rows(11), stream_batch=("query", 1), undecided_batch="skip").deduplicated
+    assert not write(uri, rows(11), stream_batch=("query", 1), undecided_batch="write").deduplicated
+    assert write(uri, rows(11), stream_batch=("query", 1), undecided_batch="write").deduplicated
+    assert not write(uri, rows(12), stream_batch=("query", 2)).deduplicated
+    assert values(uri) == [0, 1, 2, 3, 11, 12, 100]
+    with pytest.raises(InvalidInputError, match="undecided_batch must be error, write or skip, not 'maybe'"):
+        Commit(stream_batch=("query", 1), undecided_batch="maybe")
 
 
 def test_a_restored_table_does_not_get_the_rows_back_that_the_restore_took_out(uri):
