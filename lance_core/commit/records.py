@@ -33,8 +33,8 @@ class Commit:
         write_attempt: The write and the number of the attempt, if the write may be attempted several times.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
             older than the read version, the commit checks the versions between them as well.
-        max_retries: Most attempts; 0 allows one attempt, and makes an Overwrite strict: it must follow its read version
-            directly.
+        max_retries: Most attempts; 0 allows one attempt, makes an Overwrite strict (it must follow its read version
+            directly), and computes no replacement of slices again after others changed the same rows.
         timeout_s: Seconds after which no further attempt is begun.
         durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
             local disk.

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lance_core import LanceDataset
+from lance_core.retry import CONFLICT_RETRIES
 from pyspark_lance.catalog.tables import CatalogTable, TableFinder, TableName
 from pyspark_lance.changing.job import ChangeOptions
 from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Piece
+from pyspark_lance.writing.options import WriteArguments
+from pyspark_lance.writing.write import write_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,12 +37,29 @@ class Context:
         return self.sources.finder
 
     def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
-        """The table, or branch, that a statement changes."""
-        return self.finder.target(name)
+        """The table, or branch, that a statement changes; a query that reads it reads the same version."""
+        self.sources.target, location = self.finder.target(name)
+        return self.sources.target, location
 
     def options(self, location: CatalogTable) -> ChangeOptions:
-        """The options of a change of a table."""
-        return ChangeOptions(storage_options=location.storage_options)
+        """The options of a change of a table.
+
+        Where the statement reads the table, a change cannot be computed again without the statement.
+        """
+        retries = 0 if self.sources.reads_target else CONFLICT_RETRIES
+        return ChangeOptions(storage_options=location.storage_options, conflict_retries=retries)
+
+    def write(self, rows: DataFrame, uri: str, **arguments: Any) -> int:
+        """Write the rows of a query, as `pyspark_lance.write` does, and return their number.
+
+        Where the query reads rows of the table, and others are replaced, the commit follows the version that it reads.
+        """
+        target = self.sources.target
+        if target is not None and self.sources.reads_target and arguments["mode"] == "overwrite":
+            arguments |= {"read_version": target.version, "identity": target.identity, "max_retries": 0}
+        done = write_with(rows, uri, WriteArguments.of(arguments))
+        self.sources.reads_target = False  # a conflict of what follows must not run the statement again
+        return 0 if done is None else done.rows_written
 
     def expression(self, piece: Piece | None, target: TableName, alias: str) -> str | None:
         """A piece as a Spark expression; None without a piece."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_core.errors import CommitConflictError, RetryableConflictError
 from pyspark_lance.statements import procedures
 from pyspark_lance.statements import rows_grammar as rows
 from pyspark_lance.statements import tables_grammar as tables
@@ -58,6 +59,12 @@ _VIEWS: Final = tuple(
 )
 _READERS: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE")
 """Words with which a statement begins that Spark runs, and that may read Lance tables."""
+_REPEATS: Final = 3
+"""How often a statement that reads the table that it changes is run again after others have changed that."""
+_CHANGED_EACH_TIME: Final = (
+    "the statement reads the table that it changes, and others changed that each time: nothing was changed; run the"
+    " statement again"
+)
 _EXPLAINS: Final = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
 
 
@@ -84,7 +91,8 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         VersionNotFoundError: A table has no such branch, tag or version.
         SchemaError: A column does not exist, or a value does not fit it; the message names the column.
         DatasetExistsError: A table that is created already exists.
-        CommitConflictError: A concurrent commit conflicts with the statement. Nothing was changed.
+        CommitConflictError: A concurrent commit conflicts with the statement. Nothing was changed. A statement that
+            reads the table that it changes was run several times before, each time on the latest version.
 
     Examples:
         >>> pyspark_lance.register_catalog(spark, "lake", "lake")
@@ -98,8 +106,17 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
     run = parse_statement(statement, sources.finder)
     if run is None:
         return spark.sql(statement, args=params or None)
-    with translate_messages(sources), sources.drop_views_at_end():
-        return run(Context(spark=spark, sources=sources))
+    repeats = _REPEATS
+    while True:
+        try:
+            with translate_messages(sources), sources.drop_views_at_end():
+                return run(Context(spark=spark, sources=sources))
+        except CommitConflictError as conflict:
+            if not sources.reads_target:
+                raise
+            if not repeats:
+                raise RetryableConflictError(f"{_CHANGED_EACH_TIME}; the last conflict: {conflict}") from conflict
+            sources, repeats = Sources(spark, statement, params), repeats - 1
 
 
 def parse_statement(statement: str, finder: TableFinder) -> Statement | None:

@@ -29,7 +29,6 @@ from pyspark_lance.types.column_names import case_sensitive, match_names
 from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.partitioning import existing_partition_columns
-from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -81,15 +80,14 @@ def insert(
             escapes=has_escapes(context.spark),
             zone=None if has_times_without_zone(context.spark) else session_zone(context.spark),
         )
-    done = write(
+    written = context.write(
         rows,
         dataset.uri,
         mode="overwrite" if overwrites or replace_where is not None else "append",
         replace_where=replace_where,
-        partition_by=existing_partition_columns(dataset),
+        partition_by=tuple(existing_partition_columns(dataset) or ()) or None,
         storage_options=location.storage_options,
     )
-    written = 0 if done is None else done.rows_written
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 

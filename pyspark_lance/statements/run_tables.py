@@ -24,7 +24,6 @@ from pyspark_lance.types.column_names import case_sensitive, check_spellings, ma
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.partitioning import PARTITIONED_BY, configured_partition_columns
 from pyspark_lance.writing.schema_plan import plan_write
-from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,13 +64,14 @@ def create_table(
         raise context.finder.exists_error(table, location)
     if must_exist and not exists:
         raise DatasetNotFoundError(f"there is no table {table}: CREATE OR REPLACE TABLE creates a missing table")
+    context.sources.target = replaced = location.open() if exists else None
     rows = None if query is None else context.sources.query(query)
     if rows is not None:
         check_spellings(rows, rows.columns)
     names = [column.name for column in columns or ()] if rows is None else rows.columns
     partitions = _partitions(context, partitioned_by, names)
     table_properties = TableProperties(properties, partitions, has_query=rows is not None)
-    old = table_properties.find_dropped_keys(location.open().config()) if exists else []
+    old = [] if replaced is None else table_properties.find_dropped_keys(replaced.config())
     if PARTITIONED_BY in old:  # no later version of the table has the partitions of the old one
         table_properties.config[PARTITIONED_BY] = ""
     mode: Literal["overwrite", "create"] = "overwrite" if replaces else "create"
@@ -130,19 +130,18 @@ def _create_as(
         raise InvalidInputError(
             f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
         )
-    result = write(
+    written = context.write(
         rows,
         location.uri,
         mode=mode,
         schema_mode="overwrite" if mode == "overwrite" else "strict",
         vector_columns=properties.widths or None,
-        partition_by=list(partitions) or None,
+        partition_by=partitions or None,
         partition_overwrite="static",
         table_config=properties.config or None,
         data_storage_version=properties.version,
         storage_options=location.storage_options,
     )
-    written = 0 if result is None else result.rows_written
     return context.counts(num_affected_rows=written, num_inserted_rows=written)
 
 

@@ -43,6 +43,8 @@ class Sources:
         params: Values of parameters, by name.
         spelled: What the statement calls a table, by what Spark's messages call it: its URI, or the name of a view.
         columns: The columns of the tables that were read.
+        target: The version of the table that the statement changes; None until it is known, and once it was changed.
+        reads_target: Whether the statement reads that version, so that its commit must follow it.
     """
 
     def __init__(self, spark: SparkSession, statement: str, params: Mapping[str, Any]) -> None:
@@ -54,6 +56,8 @@ class Sources:
         self._views: list[str] = []
         self.spelled: dict[str, str] = {}
         self.columns: list[str] = []
+        self.target: LanceDataset | None = None
+        self.reads_target = False
 
     @contextmanager
     def drop_views_at_end(self) -> Iterator[None]:
@@ -119,9 +123,18 @@ class Sources:
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, the same for each mention in a statement."""
-        dataset = self.version_of(mention, self.describe_position(start))
+        dataset = self._as_target(mention, self.version_of(mention, self.describe_position(start)))
         report_read(dataset)
         return dataset
+
+    def _as_target(self, mention: Mention, dataset: LanceDataset) -> LanceDataset:
+        """The version that is changed, if a name without a version stands for the table that the statement changes."""
+        target, ref = self.target, mention.name.ref
+        is_latest = mention.version is None and mention.timestamp is None and ref in (None, "main", dataset.branch)
+        if target is None or not is_latest or (dataset.uri != target.uri and dataset.identity != target.identity):
+            return dataset
+        self.reads_target = True
+        return dataset.checkout_version((target.branch, target.version))
 
     def version_of(self, mention: Mention, at: str) -> LanceDataset:
         """The version that a name stands for, without a report of the read; `at` is the position that messages name."""

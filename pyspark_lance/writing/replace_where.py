@@ -112,6 +112,6 @@ def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], o
         attempt,
         following,
         is_retryable=lambda error: isinstance(error, RetryableConflictError | HistoryGapError),
-        conflict_retries=_ATTEMPTS - 1,
+        conflict_retries=min(_ATTEMPTS - 1, options.commit.max_retries),
         exhausted=make_conflict_error(dataset.uri),
     )

@@ -266,7 +266,8 @@ class _FragmentsCommit:
         committed = committed_attempts(self.store, write, base.version, latest)
         attempts = before.attempts | committed
         raced = latest.version > base.version + len(committed)
-        excluded = raced and write is not None and write.conflict_policy == "exclusive"
+        is_exclusive = write is not None and write.conflict_policy == "exclusive"
+        excluded = raced and (is_exclusive or not request.commit.max_retries)
         replaces = request.write.mode == "replace" or (request.write.mode == "append" and bool(before.attempts))
         depends = replaces or request.adds_columns(base) or isinstance(conflict, EarlierAttemptCommittedError)
         if excluded or not (depends or request.replacing is not None or request.write.require_empty):
