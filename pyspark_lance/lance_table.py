@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lance_core
 from lance_core import LanceDataset
@@ -19,15 +19,12 @@ from pyspark_lance.changing.clauses import MergeClause, Side
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
 from pyspark_lance.changing.merge_clauses import ClauseMerge
+from pyspark_lance.changing.struct_values import Value
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.lazy import DataFrame, SparkSession
 from pyspark_lance.reading.read import read
 from pyspark_lance.statements.names import parse_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from pyspark_lance.changing.struct_values import Value
 
 __all__ = ["LanceMergeBuilder", "LanceTable"]
 

@@ -17,12 +17,10 @@ import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lance_core.errors import LanceError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.lazy import SparkSession
 
 __all__ = ["JavaMissingError", "ensure_java", "ensure_python", "local_session"]
 
@@ -116,7 +114,7 @@ def local_session(
         3
     """
     try:
-        from pyspark.sql import SparkSession
+        from pyspark.sql import SparkSession as Session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyspark":
             raise
@@ -132,7 +130,7 @@ def local_session(
         )
     ensure_java()
     ensure_python()
-    builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
+    builder = Session.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
     for key, value in {**_LOOPBACK, **_FAST, **_SECRETS, **(config or {})}.items():
         builder = builder.config(key, value)
     if not connect:

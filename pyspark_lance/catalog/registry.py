@@ -12,14 +12,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.sessions import is_connect, reject_memory
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.lazy import SparkSession
 
 PATHS: Final = "lance"
 """The catalog whose tables are paths: lance.`s3://bucket/t.lance`."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
@@ -23,10 +23,8 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from pyspark_lance.catalog.manifest import DELIMITER, Listing, read_listing
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
 from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.lazy import SparkSession
 from pyspark_lance.types.column_names import case_sensitive
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _SUFFIX: Final = ".lance"
 _OPS: Final = "_ops"
@@ -181,17 +179,6 @@ class TableFinder:
             message += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"
         return DatasetExistsError(message)
 
-    def locate_table_to_drop(self, name: TableName) -> CatalogTable:
-        """The location of a table to drop, which exists or is listed in the manifest table.
-
-        Raises:
-            DatasetNotFoundError: There is no table of the name, or it was deregistered.
-        """
-        location = self.locate(name)
-        if location.object_id is None:
-            _open_listed(name, location)
-        return location
-
     def _at_path(self, name: TableName) -> CatalogTable:
         if len(name.parts) != 2:
             raise InvalidInputError(f"{name}: a path is one name in backticks, lance.`/data/t.lance`")
@@ -216,27 +203,18 @@ class TableFinder:
             return _named(catalog, listed_paths[object_id], object_id)
         if self._exact or _exists(catalog.below(plain), options):
             return None
-        alike = [listed_id for listed_id in listed_paths if self._is(listed_id, object_id)]
-        below = lance_core.list_tables(catalog.root, storage_options=options)
-        paths = {listed_paths[listed_id] for listed_id in alike} | {
-            path_below for path_below in below if self._is(path_below, plain)
+        alike: dict[str, str | None] = {
+            path_of_id: listed_id for listed_id, path_of_id in listed_paths.items() if self._is(listed_id, object_id)
         }
-        if len(paths) > 1:
+        for path_below in lance_core.list_tables(catalog.root, storage_options=options):
+            if self._is(path_below, plain):
+                alike.setdefault(path_below, None)
+        if len(alike) > 1:
             raise InvalidInputError(
-                f"{catalog.name}.{'.'.join(path)} could be any of {sorted(paths)} in {catalog.root}: spell it exactly"
+                f"{catalog.name}.{'.'.join(path)} could be any of {sorted(alike)} in {catalog.root}: spell it exactly"
                 " as one of them"
             )
-        return next(
-            (
-                _named(
-                    catalog,
-                    matching_path,
-                    next((listed_id for listed_id in alike if listed_paths[listed_id] == matching_path), None),
-                )
-                for matching_path in paths
-            ),
-            None,
-        )
+        return next((_named(catalog, *match) for match in alike.items()), None)
 
     def _manifest(self, catalog: Catalog) -> Listing:
         """The tables and namespaces that the root's manifest table lists."""
@@ -261,7 +239,8 @@ class TableFinder:
             VersionNotFoundError: The table has no such branch, tag or version.
             InvalidInputError: The table has a branch and a tag of that name.
         """
-        dataset = self.latest(name)
+        scans = {"blob_handling": "blobs_descriptions"}
+        dataset = open_listed(name, self.locate(name), default_scan_options=scans)
         return dataset if name.ref is None else at_ref(dataset, name)
 
     def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
@@ -272,16 +251,12 @@ class TableFinder:
             InvalidInputError: The name is that of a tag or a version.
         """
         location = self.locate(name)
-        dataset = _open_listed(name, location)
+        dataset = open_listed(name, location)
         if name.ref in (None, "main"):
             return dataset, location
         if name.ref not in dataset.branches.list():
             raise InvalidInputError(f"{name}: {name.ref!r} is not a branch of the table; only branches can be changed")
         return dataset.checkout_version((name.ref, None)), location
-
-    def latest(self, name: TableName) -> LanceDataset:
-        """The latest version of the main branch of a table."""
-        return _open_listed(name, self.locate(name), default_scan_options={"blob_handling": "blobs_descriptions"})
 
 
 def _named(catalog: Catalog, path: str, object_id: str | None = None) -> CatalogTable:
@@ -295,7 +270,7 @@ def _named(catalog: Catalog, path: str, object_id: str | None = None) -> Catalog
     )
 
 
-def _open_listed(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
+def open_listed(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
     """The latest version of a table that its catalog lists.
 
     Raises:

@@ -8,7 +8,6 @@ The first pass writes fragments that came whole, see `whole_fragments`.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -20,10 +19,11 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import ColumnTask, LanceDataset, WrittenColumns
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.engine.sessions import use_cores_of_task
-from pyspark_lance.types.batch_convert import ConverterTo
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.writing.task import DATA_ERRORS, Report
 
 KEY: Final = "__lance_key_{}"
 """Columns of the key, by number, as strings for messages."""
@@ -32,9 +32,6 @@ COUNT: Final = "__lance_count"
 REPORT: Final = "__lance_report"
 """A report of the first pass, in a row whose address is that of the first row of the fragment; null in other rows."""
 ROW_ADDRESS: Final = "_rowaddr"
-_REPORTED: Final = {kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)}
-DATA_ERRORS: Final = tuple(_REPORTED.values())
-"""Errors in the data, which a task reports; another attempt would raise them again."""
 
 
 def delete_written(uri: str, written: Sequence[WrittenColumns], storage_options: Mapping[str, str] | None) -> None:
@@ -53,32 +50,10 @@ def runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnsReport:
+class ColumnsReport(Report):
     """What a task has written, or the error in its data."""
 
     written: tuple[WrittenColumns, ...] = ()
-    error: tuple[str, str] | None = None
-
-    @staticmethod
-    def of(error: InvalidInputError | SchemaError | UnsupportedError) -> ColumnsReport:
-        """The report of an error in the data."""
-        return ColumnsReport(error=(error.code, str(error)))
-
-    def to_bytes(self) -> bytes:
-        """The report as an answer of a task."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(data: bytes) -> ColumnsReport:
-        """The report that `to_bytes` made."""
-        report: ColumnsReport = pickle.loads(data)  # noqa: S301 - from our own workers
-        return report
-
-    def reject(self) -> None:
-        """Raise the error in the data with its class."""
-        if self.error is not None:
-            code, message = self.error
-            raise _REPORTED[code](message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +85,9 @@ class ColumnsTask:
         try:
             self._write(batches, written, reported)
         except DATA_ERRORS as error:
-            for batch in batches:
-                reported += _read_reports(batch)[0]
+            reported += [columns for batch in batches for report in _split(batch)[1] for columns in report.written]
             delete_written(self.uri, [*written, *reported], self.storage_options)
-            return ColumnsReport.of(error).to_bytes()
+            return ColumnsReport.of_error(error).to_bytes()
         except BaseException:
             # The next attempt of this task gets the same reports: their files must stay.
             delete_written(self.uri, written, self.storage_options)
@@ -137,11 +111,10 @@ class ColumnsTask:
         dataset, convert = self.open(), self.converter()
         fragment, parts = -1, list[pa.RecordBatch]()
         for batch in batches:
-            found_files, errors = _read_reports(batch)
-            reported += found_files
-            for report in errors:
+            rows, reports = _split(batch)
+            reported += [columns for report in reports for columns in report.written]
+            for report in reports:
                 report.reject()
-            rows = _drop_reports(batch)
             self._check(rows)
             for part_fragment, part in runs(rows):
                 if part_fragment != fragment:
@@ -151,9 +124,9 @@ class ColumnsTask:
         written += self.files(dataset, fragment, parts)
         _check_once([*reported, *written])
 
-    def converter(self) -> ConverterTo:
+    def converter(self) -> BatchConverter:
         """The converter of the frame's batches into row addresses and columns as the table stores them."""
-        return ConverterTo(pa.schema([pa.field(ADDRESS, pa.int64()), *self.stored]))
+        return BatchConverter(pa.schema([pa.field(ADDRESS, pa.int64()), *self.stored]))
 
     def files(self, dataset: LanceDataset, fragment: int, parts: Sequence[pa.RecordBatch]) -> list[WrittenColumns]:
         """Write the file of a fragment from its rows; there is no file if there are no rows to set."""
@@ -196,20 +169,13 @@ class ColumnsTask:
         return f"the key {', '.join(key_values)}" if key_values else "a null row address"
 
 
-def _read_reports(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[ColumnsReport]]:
-    """What the first pass has written, and the reports of its errors."""
+def _split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[ColumnsReport]]:
+    """The rows with values, and the reports of the first pass."""
     if REPORT not in batch.schema.names:
-        return [], []
-    reports = [ColumnsReport.from_bytes(data.as_py()) for data in batch.column(REPORT).drop_null()]
-    errors = [report for report in reports if report.error is not None]
-    return [columns for report in reports for columns in report.written], errors
-
-
-def _drop_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with values."""
-    if REPORT not in batch.schema.names:
-        return batch
-    return batch.filter(batch.column(REPORT).is_null()).drop_columns([REPORT])
+        return batch, []
+    reports = batch.column(REPORT)
+    rows = batch.filter(reports.is_null()).drop_columns([REPORT])
+    return rows, [ColumnsReport.from_bytes(report.as_py()) for report in reports.drop_null()]
 
 
 def _check_once(written: Sequence[WrittenColumns]) -> None:

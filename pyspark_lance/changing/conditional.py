@@ -4,7 +4,7 @@
     values       {"x": "x + 1"}                      frame      values | address | kind --> `RowLevelChange`: one commit
 
 `pyspark_lance.update` and `delete` take conditions in Lance's SQL, which knows neither Spark's functions nor
-subqueries.
+subqueries: the read evaluates them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
-from pyspark_lance.changing.struct_values import Value, as_column
+from pyspark_lance.changing.stored_values import FieldOrder, cast_values
+from pyspark_lance.changing.struct_values import Value, as_column, is_column, respell_values
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import build_assigned_values, is_column, respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.sessions import with_times
 from pyspark_lance.engine.spark_internals import names_of_column
+from pyspark_lance.lazy import DataFrame, SparkSession, functions, types
 from pyspark_lance.reading.filter_pushdown import push_filter
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, quoted
 from pyspark_lance.types.spark_types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _ROW_COLUMNS: Final = ("_rowid", "_rowaddr")
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
@@ -48,11 +46,13 @@ class RowCondition:
         session: The session that evaluates the condition.
         condition: The condition, in Spark SQL or as a column; None for all rows.
         alias: The name that may qualify columns.
+        filter: A condition in Lance's SQL, which was checked.
     """
 
     session: SparkSession
     condition: Value | None = None
     alias: str | None = None
+    filter: str | None = None
 
     def rows(self, base: LanceDataset, columns: list[str], storage_options: Mapping[str, str] | None) -> DataFrame:
         """The rows of a version, with these columns and the ones that the condition needs."""
@@ -60,7 +60,7 @@ class RowCondition:
         needed = [name for name in named if name not in columns]
         is_pushed = isinstance(self.condition, str) and has_usual_settings(self.session)
         pushed = push_filter(str(self.condition), base.schema, self.alias) if is_pushed else None
-        within = None if pushed is None else pushed.filter
+        within = self.filter if pushed is None else pushed.filter
         rows = rows_of(self.session, base, [*columns, *needed], within, storage_options)
         rows = rows if self.alias is None else rows.alias(self.alias)
         if self.condition is None or (pushed is not None and pushed.is_exact):
@@ -73,8 +73,6 @@ class RowCondition:
         Raises:
             InvalidInputError: The condition does not fit the table.
         """
-        from pyspark.sql import types
-
         if self.condition is None:
             return self
         if not isinstance(self.condition, str) and not is_column(self.condition):
@@ -96,22 +94,25 @@ class RowCondition:
 
 def find_mentioned_columns(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     """The columns of a version that some expressions name; all columns if the names of an expression are unknown."""
-    names = list(base.schema.names)
-    texts: list[str] = []
-    for expr in expressions:
-        expr_texts = [expr or ""] if expr is None or isinstance(expr, str) else names_of_column(expr)
-        if expr_texts is None or any(_STAR.search(text) or "${" in text for text in expr_texts):
-            return names
-        texts += expr_texts
-    mentioned_names = names_in_text(texts)
-    return [name for name in names if name.lower() in mentioned_names]
+    texts = [_list_names(expr) for expr in expressions]
+    if any(names is None or any(_STAR.search(text) or "${" in text for text in names) for names in texts):
+        return list(base.schema.names)
+    mentioned_names = names_in_text([text for names in texts for text in names or ()])
+    return [name for name in base.schema.names if name.lower() in mentioned_names]
+
+
+def _list_names(expression: Value | None) -> list[str] | None:
+    """The names, and SQL with names, in an expression; None if they are unknown."""
+    if expression is None or isinstance(expression, str):
+        return [expression or ""]
+    return names_of_column(expression)
 
 
 def row_columns(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     """The columns `_rowid` and `_rowaddr`, which no table lists, as far as some expressions may name them."""
     mentioned_names: set[str] = set()
     for expr in expressions:
-        names = [expr] if isinstance(expr, str) else [] if expr is None else names_of_column(expr)
+        names = _list_names(expr)
         mentioned_names |= set(_ROW_COLUMNS) if names is None else names_in_text(names)
     return [name for name in _ROW_COLUMNS if name in mentioned_names and name not in base.schema.names]
 
@@ -157,18 +158,16 @@ def update_where(
         column_values = respell_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
 
         def change(base: LanceDataset) -> RowLevelChange:
-            from pyspark.sql import functions
-
             names = base.schema.names
             ids = row_id_columns(base)
-            kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-            changed = "all rows" if where.condition is None else where.condition
-            with short_errors(f"update: {changed}, set {dict(values)}"):
+            rows_changed = "" if where.condition is None else f"{where.condition}, "
+            with short_errors(f"update: {rows_changed}set {dict(values)}"):
                 further = [name for name in row_columns(list(column_values.values()), base) if name not in ids]
                 rows = where.rows(base, [*names, *ids, *further], options.storage_options)
                 check_spellings(rows, names)
-                new_values = build_assigned_values(rows, column_values, base.schema, kinds)
-                cells = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
+                order = FieldOrder(exact=exact)
+                new_values = cast_values(rows, column_values, base.schema, what="update", order=order)
+                cells = [new_values.get(name, functions.col(quoted(name))).alias(name) for name in names]
                 frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
                 return RowLevelChange.writing(base, frame, (), options)
 

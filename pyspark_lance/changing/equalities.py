@@ -4,27 +4,23 @@
     -----------     ----------------     ---------
     id = s.id       lower(t.s) <=> s.k   no equality
 
-A condition is split at its ANDs: SQL by its tokens, a Spark `Column` by its function calls. The names in an expression
-show whether it belongs to the table or to the source. Where the names leave that open, Spark decides: the expression
-belongs to the only side on which Spark can resolve it.
+A condition is split at its ANDs: SQL by its tokens, a Spark `Column` by its function calls. An expression belongs to
+the only side on which Spark can resolve it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
-from pyspark_lance.engine.lexing import blank_comments
-from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
-from pyspark_lance.types.column_names import match_names, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.engine.lexing import SIGN, Token, tokens_of
+from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text
+from pyspark_lance.lazy import DataFrame
+from pyspark_lance.types.column_names import match_names
 
 _EQUAL: Final = {"=": False, "==": False, "<=>": True, "equal_null": True}
 """Operators and functions of Spark that test equality, and whether a null equals a null in them."""
@@ -32,6 +28,7 @@ _WORDS: Final = ("AND", "OR", "NOT", "EXISTS", "BETWEEN", "IN", "IS", "LIKE", "I
 _SIGNS: Final = ("!", "<", ">", "<=", ">=", "<>", "!=", "!<", "!>", "->", "=>", "?", ",")
 _LOOSER: Final = frozenset((*_WORDS, *_SIGNS))
 """Tokens that bind as loosely as a comparison, or more loosely."""
+_OPERATORS: Final = frozenset("<=>!")
 _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
 
@@ -66,18 +63,19 @@ def find_equalities(
         alias: The name that qualifies the columns of the table.
         exact: Whether case matters.
     """
-    sides = _Sides(source, target, alias, exact=exact)
+    # In a merge, the alias names the table, also where the source has a struct of that name.
+    frames = {"target": target, "source": source.drop(alias)}
     pairs = []
     for part in split_conjuncts(condition):
         for left, right, is_null_safe in _split_comparisons(part):
-            kinds = sides.of(left), sides.of(right)
+            kinds = _find_side(left, frames), _find_side(right, frames)
             if set(kinds) != {"source", "target"}:
                 continue
             table_value, source_value = (left, right) if kinds[0] == "target" else (right, left)
             path = path_of(table_value) or ()
             table_names = match_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
-            is_column = bool(table_names) and (len(path) == 1 or sides.is_target(path[0]))
-            column = table_names[path[-1]] if is_column else None
+            is_qualified = len(path) == 2 and (path[0] == alias or (not exact and path[0].lower() == alias.lower()))
+            column = table_names[path[-1]] if table_names and (len(path) == 1 or is_qualified) else None
             pairs.append(Equality(target=table_value, source=source_value, column=column, is_null_safe=is_null_safe))
     return pairs
 
@@ -100,10 +98,10 @@ def path_of(value: Value) -> tuple[str, ...] | None:
         return column_path(value) if text is None else path_of(text)
     tokens = _tokens(value)
     names = tokens[::2]
-    dots = [token.text == "." and token.kind == "DOT" for token in tokens[1::2]]
+    dots = [token.text == "." for token in tokens[1::2]]
     if len(names) != len(dots) + 1 or not all(dots) or not all(token.is_name for token in names):
         return None
-    return tuple(token.name for token in names)
+    return None if names[0].text[0].isdigit() else tuple(token.value for token in names)
 
 
 def _split_comparisons(part: Value) -> Iterator[tuple[Value, Value, bool]]:
@@ -115,75 +113,20 @@ def _split_comparisons(part: Value) -> Iterator[tuple[Value, Value, bool]]:
         return
     tokens = _tokens(part)
     plain = [token for token, depth in _measure_depths(tokens) if not depth]
-    signs = [token for token in plain if token.word in _EQUAL]
-    if len(signs) == 1 and not any(token.word in _LOOSER for token in plain):
+    signs = [token for token in plain if token.upper in _EQUAL]
+    if len(signs) == 1 and not any(token.upper in _LOOSER for token in plain):
         sign = signs[0]
         left, right = part[tokens[0].start : sign.start].strip(), part[sign.end : tokens[-1].end].strip()
         if left and right:
-            yield left, right, _EQUAL[sign.word]
+            yield left, right, _EQUAL[sign.upper]
 
 
-class _Sides:
-    """Decides for each expression whether it belongs to the table or to the source."""
-
-    def __init__(self, source: DataFrame, target: DataFrame, alias: str, *, exact: bool) -> None:
-        self._frames = {"target": target, "source": source}
-        self._exact = exact
-        self._kinds = {
-            side: {self._folded(field.name): field.dataType.typeName() for field in frame.schema}
-            for side, frame in self._frames.items()
-        }
-        self._alias = self._folded(alias)
-
-    def _folded(self, name: str) -> str:
-        return name if self._exact else name.lower()
-
-    def is_target(self, name: str) -> bool:
-        """Whether a name is the alias of the table."""
-        return self._folded(name) == self._alias
-
-    def of(self, value: Value) -> str | None:
-        """The side of an expression; None for a constant, and for an expression that fits both sides."""
-        texts = [value] if isinstance(value, str) else names_of_column(value)
-        if texts is not None and not any(_OPAQUE.search(text) for text in texts):
-            possible_sides = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
-            if len(possible_sides) < 2:
-                return next(iter(possible_sides), None)
-        sides = [side for side, frame in self._frames.items() if _resolves(frame, value)]
-        return sides[0] if len(sides) == 1 else None
-
-    def _of_name(self, path: Sequence[str]) -> list[str]:
-        """The sides that a name may belong to; none for keywords."""
-        first = self._folded(path[0])
-        if len(path) == 1:
-            return [side for side, kinds in self._kinds.items() if first in kinds]
-        if first == self._alias:
-            return ["target"]
-        if self._kinds["target"].get(first) not in ("struct", "map", "array"):
-            return ["source"]  # qualified by the source's alias, or a field of one of its columns
-        is_source = _resolves(self._frames["source"], ".".join(map(quoted, path)))
-        return ["source" if is_source else "target"]
-
-
-_OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)
-"""Subqueries, and `*` for all columns of a side: the names in such an expression are not known."""
-
-
-def _paths(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of each possible column name in an expression; names of functions are left out."""
-    tokens = [*_tokens(text), _Lexeme(kind="END", text="", start=0, end=0)]
-    path: list[str] = []
-    for before, token in zip([tokens[-1], *tokens], tokens, strict=False):
-        if token.is_name and path and before.text == ".":
-            path.append(token.name)
-        elif token.is_name:
-            if path:
-                yield tuple(path)
-            path = [token.name]
-        elif token.text != ".":
-            if path and token.text != "(":
-                yield tuple(path)
-            path = []
+def _find_side(value: Value, frames: Mapping[str, DataFrame]) -> str | None:
+    """The only side on which Spark resolves an expression; None for a constant, and for an expression of both sides."""
+    sides = [side for side, frame in frames.items() if _resolves(frame, value)]
+    if len(sides) == 2 and len(path_of(value) or ()) > 1:
+        return "source"  # qualified by the source's alias, which is also a struct of the table
+    return sides[0] if len(sides) == 1 else None
 
 
 def _resolves(frame: DataFrame, value: Value) -> bool:
@@ -197,63 +140,43 @@ def _resolves(frame: DataFrame, value: Value) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lexeme:
-    kind: str
-    text: str
-    start: int
-    end: int
-
-    @property
-    def is_name(self) -> bool:
-        return self.kind == "IDENTIFIER" or ((self.text[:1].isalpha() or self.text[:1] == "_") and self.word != "")
-
-    @property
-    def name(self) -> str:
-        return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
-
-    @property
-    def word(self) -> str:
-        """A word in upper case, or a sign; empty for strings and for names in backticks."""
-        return "" if self.text[:1] in "`'\"" or self.kind.endswith("STRING") else self.text.upper()
-
-
-def _tokens(text: str) -> list[_Lexeme]:
-    import sqlglot  # noqa: PLC0415 - loads for half a second
-
+def _tokens(text: str) -> list[Token]:
+    """The tokens of an expression, with operators of several characters as one; none if it is not understood."""
     if "${" in text:
         return []  # Spark replaces it by the value of a setting
     try:
-        sqlglot_tokens = sqlglot.tokenize(blank_comments(text), read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
+        tokens = tokens_of(text)
+    except InvalidInputError:
         return []  # Spark reports the error
-    return [
-        _Lexeme(
-            kind=token.token_type.name, text=text[token.start : token.end + 1], start=token.start, end=token.end + 1
-        )
-        for token in sqlglot_tokens
-    ]
+    merged: list[Token] = []
+    for token in tokens:
+        last = merged[-1] if merged else None
+        if last is not None and last.end == token.start and {*last.text, *token.text} <= _OPERATORS:
+            merged[-1] = Token(SIGN, last.text + token.text, last.start)
+        else:
+            merged.append(token)
+    return merged
 
 
-def _measure_depths(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
+def _measure_depths(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
     """Yield each token with its depth in parentheses and CASEs; a closing token has the depth of the inside."""
     open_: list[str] = []
     before = ""
     for token in tokens:
         is_word = before != "."  # a field may be called `end`
         yield token, len(open_)
-        if token.word in _OPENING or (is_word and token.word == "CASE"):
-            open_.append(token.word)
-        elif token.word in _CLOSING or (is_word and token.word == "END" and open_[-1:] == ["CASE"]):
+        if token.upper in _OPENING or (is_word and token.upper == "CASE"):
+            open_.append(token.upper)
+        elif token.upper in _CLOSING or (is_word and token.upper == "END" and open_[-1:] == ["CASE"]):
             del open_[-1:]
-        before = token.word
+        before = token.upper
 
 
 def _split(text: str) -> Iterator[str]:
     """Yield the parts of a condition that AND joins, without parentheses around them."""
     tokens = _tokens(text)
     depths = [depth for _, depth in _measure_depths(tokens)]
-    if len(tokens) > 2 and tokens[0].word == "(" and tokens[-1].word == ")" and min(depths[1:]) > 0:
+    if len(tokens) > 2 and tokens[0].upper == "(" and tokens[-1].upper == ")" and min(depths[1:]) > 0:
         yield from _split(text[tokens[1].start : tokens[-2].end])
         return
     ands = list(_find_joining_ands(tokens, depths))
@@ -265,13 +188,13 @@ def _split(text: str) -> Iterator[str]:
             yield from _split(text[tokens[start + 1].start : tokens[end - 1].end])
 
 
-def _find_joining_ands(tokens: Sequence[_Lexeme], depths: Sequence[int]) -> Iterator[int]:
+def _find_joining_ands(tokens: Sequence[Token], depths: Sequence[int]) -> Iterator[int]:
     """Yield the position of each AND that joins the conditions; none if an OR joins some of them."""
-    plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].word != ".")]
-    if any(tokens[index].word == "OR" for index in plain):
+    plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].upper != ".")]
+    if any(tokens[index].upper == "OR" for index in plain):
         return
     is_range = False
     for index in plain:
-        if tokens[index].word == "AND" and not is_range:
+        if tokens[index].upper == "AND" and not is_range:
             yield index
-        is_range = tokens[index].word == "BETWEEN" or (is_range and tokens[index].word != "AND")
+        is_range = tokens[index].upper == "BETWEEN" or (is_range and tokens[index].upper != "AND")

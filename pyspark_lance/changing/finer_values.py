@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core import LanceDataset
 from pyspark_lance.reading.plan import ReadPlan, plan_read, table_schema
 from pyspark_lance.types.batch_convert import BatchConverter
-
-if TYPE_CHECKING:
-    from lance_core import LanceDataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +52,7 @@ class FinerColumns:
         old = self.plan.open()._take_rows(pa.array(ids), columns=list(self.plan.columns))  # noqa: SLF001 - by address
         [before] = old.combine_chunks().to_batches()
         after = rows.select(list(self.plan.columns))
-        seen_before, seen_after = (
-            BatchConverter(batch.schema, self.plan.expected, exact=False)(batch) for batch in (before, after)
-        )
+        seen_before, seen_after = (BatchConverter(self.plan.expected, exact=False)(batch) for batch in (before, after))
         for name in self.plan.columns:
             column_arrays = (batch.column(name) for batch in (after, before, seen_after, seen_before))
             columns[name] = _keep_unchanged(*column_arrays)
@@ -80,14 +76,12 @@ def _keep_unchanged(after: pa.Array, before: pa.Array, seen_after: pa.Array, see
         return pa.StructArray.from_arrays(
             [_keep_unchanged(*each) for each in children], fields=fields, mask=after.is_null()
         )
-    places = np.arange(len(after))
-    same = _equal(seen_after, seen_before)
-    return pa.concat_arrays([after, before]).take(pa.array(np.where(same, places + len(after), places)))
+    return pc.if_else(_equal(seen_after, seen_before), before, after)
 
 
-def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal(left: pa.Array, right: pa.Array) -> pa.BooleanArray:
     """Whether each pair of values is equal; a null equals no value."""
     if pa.types.is_nested(left.type):
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        return np.array([a is not None and a == b for a, b in pairs], np.bool_)
-    return np.asarray(pc.fill_null(pc.equal(left, right), False))
+        return pa.array([a is not None and a == b for a, b in pairs], pa.bool_())
+    return pc.fill_null(pc.equal(left, right), False)

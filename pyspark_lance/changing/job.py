@@ -13,32 +13,31 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 import lance_core
-from lance_core import MAX_EXACT_KEYS, LanceDataset, Slices, WriteResult, key_filter
-from lance_core.errors import InvalidInputError, LanceError, StoreError
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Slices, WriteResult, key_filter
+from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import make_row_addresses, offsets_of, row_offsets
 from pyspark_lance.changing.finer_values import FinerColumns
-from pyspark_lance.changing.key_lookup import KeyLookup
+from pyspark_lance.changing.key_lookup import KeyLookup, KeyMergeTask
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
+from pyspark_lance.lazy import DataFrame
 from pyspark_lance.types.column_names import quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.options import JobOptions
-from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
+from pyspark_lance.writing.orphan_files import cleaning_up, committed_fragments, delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
-
-if TYPE_CHECKING:
-    from pyroaring import BitMap
-    from pyspark.sql import DataFrame
 
 _NO_COLUMNS: Final = pa.schema([])
 
@@ -106,16 +105,14 @@ class RowLevelChange:
         on: Sequence[str],
         options: ChangeOptions,
         *,
-        repeats: bool = False,
         lookup: KeyLookup | None = None,
+        **facts: Any,
     ) -> RowLevelChange:
         """A change that writes rows, whose types are checked against the table's."""
         columns = frame.select(*map(quoted, base.schema.names))
         plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
         frame = frame if lookup is None else columns
-        return cls(
-            dataset=base, frame=frame, stored=plan.stored, on=on, options=options, repeats=repeats, lookup=lookup
-        )
+        return cls(dataset=base, frame=frame, stored=plan.stored, on=on, options=options, lookup=lookup, **facts)
 
     def run(self) -> ChangeResult:
         """Run the job and commit.
@@ -127,14 +124,14 @@ class RowLevelChange:
         """
         task = self._task()
         try:
-            version, storage_options = self.dataset.version, self.options.storage_options
-            run = task if self.lookup is None else self.lookup.task(version, task, storage_options)
+            lookup, version = self.lookup, self.dataset.version
+            run = task if lookup is None else KeyMergeTask(version=version, change=task, lookup=lookup)
             answers = run_on_partitions(self.frame, run, self.stored)
         except BaseException:
-            delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
+            self._clean(task.job, failed=True)
             raise
-        try:
-            reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
+        with cleaning_up(partial(self._clean, task.job)):
+            reports = [ChangeReport.from_bytes(answer) for answer in answers]
             new_fragments = [fragment for report in reports for fragment in report.fragments]
             deleted = collect_deleted_rows(reports, self.on)
             self._check_within(deleted)
@@ -148,14 +145,7 @@ class RowLevelChange:
                 ),
                 checked_through=self.checked_through,
             )
-        except StoreError:
-            raise  # the commit may have taken effect, or may still do so
-        except LanceError:
-            delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
-            raise
-        delete_orphan_files(
-            self.dataset.uri, task.job, committed_fragments(done, new_fragments), self.options.storage_options
-        )
+        self._clean(task.job, committed_fragments(done, new_fragments))
         inserts, updates, deletes = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of(
             done,
@@ -166,6 +156,9 @@ class RowLevelChange:
             rows_updated=updates,
             rows_deleted=deletes,
         )
+
+    def _clean(self, job: str, keep: Sequence[FragmentMetadata] = (), *, failed: bool = False) -> None:
+        delete_orphan_files(self.dataset.uri, job, keep, self.options.storage_options, failed=failed)
 
     def _check_within(self, deleted: Mapping[int, BitMap]) -> None:
         """Reject a change that deletes a row outside of the slices to which it is confined.

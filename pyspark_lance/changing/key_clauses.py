@@ -10,38 +10,35 @@ The source may have columns that the table lacks, such as an `op` that says what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import names_in_text
+from pyspark_lance.changing.equalities import Equality
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
-from pyspark_lance.changing.merge_clauses import ClauseMerge
-from pyspark_lance.changing.merge_frames import MergeFrames
-from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields
-from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import strip_alias
+from pyspark_lance.changing.merge_clauses import ClauseMerge, choose_clause
+from pyspark_lance.changing.merge_frames import SOURCE, TARGET, KeyedRows
+from pyspark_lance.changing.merge_keys import MergeKeys
+from pyspark_lance.changing.struct_values import as_column, strip_alias
+from pyspark_lance.changing.task import DELETE, INSERT
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.sessions import with_times
+from pyspark_lance.lazy import Column, DataFrame, functions
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
-_SOURCE = "source"
-_TARGET = "target"
-
-
-def merge_by_clauses(
+def merge_by_key(
     source: DataFrame,
     dataset: LanceDataset,
     on: Sequence[str],
-    clauses: Sequence[MergeClause],
+    clauses: tuple[MergeClause, ...],
     options: ChangeOptions,
     *,
-    deleting: MergeFrames | None = None,
+    is_as_it_is: bool = False,
+    deleting: KeyedRows | None = None,
     checked_through: int | None = None,
 ) -> ChangeResult:
     """Merge a source, which has each key once, into a table.
@@ -52,7 +49,8 @@ def merge_by_clauses(
         on: The columns of the key.
         clauses: The clauses, in order.
         options: How to write and commit.
-        deleting: Deletes of further rows in the same commit.
+        is_as_it_is: Whether the clauses have no values, and the source's values are written as they are.
+        deleting: Further rows that are deleted in the same commit.
         checked_through: Version up to which the history was searched for other attempts.
 
     Raises:
@@ -60,51 +58,37 @@ def merge_by_clauses(
         InvalidInputError: A clause does not fit the columns, or the source has a key twice.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    # Types, collations and spelling of the key are those of a merge without clauses.
-    fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fit_to_table(dataset)
-    shared = [name for name in fitted.source.columns if name in dataset.schema.names]
-    _check_others(fitted.source, shared, clauses, dataset)
-    copied = {action: _copy_columns(fitted.source, dataset, shared, action) for action in (UPDATE, INSERT)}
+    with with_times(source.sparkSession, source.schema, spark_schema(dataset.schema)):
+        fitted = KeyedRows.fit(source, on, dataset)
+        if is_as_it_is and any(clause.action != DELETE for clause in clauses):
+            fitted = fitted.fit_values(dataset, inserts=any(clause.action == INSERT for clause in clauses))
+    if not is_as_it_is:
+        _check_others(fitted.rows, clauses, dataset)
+    ends = [(name, f"{TARGET}.{quoted(name)}", f"{SOURCE}.{quoted(name)}") for name in fitted.keys]
+    equalities = [
+        Equality(column=name, target=target, source=source_name, is_null_safe=False)
+        for name, target, source_name in ends
+    ]
     merge = ClauseMerge(
-        source=fitted.source.alias(_SOURCE),
-        condition=" AND ".join(f"{_TARGET}.{quoted(name)} = {_SOURCE}.{quoted(name)}" for name in fitted.keys),
-        clauses=tuple(
-            replace(clause, values=copied[clause.action])
-            if clause.action != DELETE and clause.values is None
-            else clause
-            for clause in clauses
-        ),
-        alias=_TARGET,
+        source=fitted.rows.alias(SOURCE),
+        condition=fitted.same_key(dataset),
+        clauses=clauses,
+        alias=TARGET,
         unique=fitted.keys,
+        is_as_it_is=is_as_it_is,
         deleting=deleting,
+        keys=MergeKeys(equalities=tuple(equalities), alias=TARGET),
     )
     return merge.run(dataset, options, checked_through)
 
 
-def _copy_columns(source: DataFrame, dataset: LanceDataset, shared: Sequence[str], action: int) -> dict[str, Value]:
-    """The source's values of some columns; fields that its structs lack are those of the table's row, or null."""
-    from pyspark.sql import functions
-
-    exact = case_sensitive(source.sparkSession)
-    kinds = spark_schema(dataset.schema)
-    copied_values: dict[str, Value] = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
-    for name in shared:
-        source_type = source.schema[name].dataType
-        if lacks_fields(source_type, kinds[name].dataType, exact=exact):
-            old = functions.col(f"{_TARGET}.{quoted(name)}") if action == UPDATE else None
-            value = functions.col(f"{_SOURCE}.{quoted(name)}")
-            copied_values[name] = fill_lacking_fields(value, source_type, kinds[name].dataType, old, exact=exact)
-    return copied_values
-
-
-def _check_others(
-    source: DataFrame, shared: Sequence[str], clauses: Sequence[MergeClause], dataset: LanceDataset
-) -> None:
+def _check_others(source: DataFrame, clauses: Sequence[MergeClause], dataset: LanceDataset) -> None:
     """Make sure that clauses use each source column that the table lacks: an unused one may be misspelt."""
     texts: list[Any] = [clause.condition for clause in clauses]
     texts += [value for clause in clauses for value in (clause.values or {}).values()]
     used = names_in_text(texts)
-    unused = [name for name in source.columns if name not in shared and name.lower() not in used]
+    others = [name for name in source.columns if name not in dataset.schema.names]
+    unused = [name for name in others if name.lower() not in used]
     if unused:
         raise SchemaError(
             f"merge: {dataset.uri} has no columns {unused}, and no clause uses them; it has {dataset.schema.names}."
@@ -129,19 +113,12 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
         >>> pyspark_lance.inserted_rows(spark.range(3), ["id"], clauses).count()
         1
     """
-    from pyspark.sql import functions
-
     inserts = [clause for clause in clauses if clause.action == INSERT]
     if not inserts:
         return None
-    rows = source.alias(_SOURCE)
-    chosen = functions.lit(None).cast("int")
-    for index, clause in reversed(list(enumerate(inserts))):
-        holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
-        with short_errors(f"{clause}: condition {clause.condition}"):
-            rows.where(holds).schema  # noqa: B018 - Spark checks the condition
-        chosen = functions.when(functions.coalesce(holds, functions.lit(False)), index).otherwise(chosen)
-    copied = {name: f"{_SOURCE}.{quoted(name)}" for name in source.columns}
+    rows = source.alias(SOURCE)
+    chosen = choose_clause(inserts, rows)
+    copied = {name: f"{SOURCE}.{quoted(name)}" for name in source.columns}
     values = _unify_spelling(
         [copied if clause.values is None else clause.values for clause in inserts],
         on,
@@ -171,7 +148,7 @@ def _unify_spelling(values: Sequence[Mapping[str, Any]], on: Sequence[str], *, e
     known_names = list(on)
     by_clause: list[Mapping[str, Any]] = []
     for clause in values:
-        columns = [strip_alias(name, known_names, _TARGET, exact=exact) for name in clause]
+        columns = [strip_alias(name, known_names, TARGET, exact=exact) for name in clause]
         names = match_names(columns, known_names, exact=exact)
         if len(set(columns)) < len(columns):
             raise SchemaError(f"merge: a column has two values: {list(clause)}")

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from pyspark_lance.writing.task import copy_batch
 _IN_MEMORY: Final = 64 << 20
 """Bytes of rows that a task keeps in memory while it collects their keys."""
 _ROW: Final = "__lance_row"
+_Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,6 @@ class KeyLookup:
     matched: int | None = UPDATE
     inserts: bool = True
 
-    def task(self, version: int, change: RowLevelTask, storage_options: Mapping[str, str] | None) -> KeyMergeTask:
-        """The task that looks up keys in a version, and passes the changes to the task `change`."""
-        return KeyMergeTask(version=version, change=change, storage_options=storage_options, lookup=self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMergeTask:
@@ -56,13 +53,11 @@ class KeyMergeTask:
     Attributes:
         version: Version of the table in which keys are looked up.
         change: The task that writes the rows.
-        storage_options: Options of the storage.
         lookup: What happens to the rows.
     """
 
     version: int
     change: RowLevelTask
-    storage_options: Mapping[str, str] | None = field(repr=False)
     lookup: KeyLookup
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
@@ -73,7 +68,7 @@ class KeyMergeTask:
     def _changes(self, batches: Iterator[pa.RecordBatch], aside: IO[bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the changes; a generator that `change` runs, which reports errors in the keys like those in columns."""
         keys = self._spill_rows(batches, aside)
-        yield from self._add_addresses(aside, self._look_up(keys))
+        yield from self._add_addresses(aside, *self._look_up(keys))
 
     def _spill_rows(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
         """Buffer the rows in a file; returns their keys, in the table's types."""
@@ -84,15 +79,20 @@ class KeyMergeTask:
             writer = writer or pa.ipc.new_stream(aside, batch.schema)
             writer.write_batch(batch)
             part = select_renamed(batch, on)
-            keys.append(copy_batch(BatchConverter(part.schema, schema)(part)))
+            keys.append(copy_batch(BatchConverter(schema)(part)))
         if writer is not None:
             writer.close()
         aside.seek(0)
         return pa.Table.from_batches(keys, schema=schema)
 
-    def _look_up(self, keys: pa.Table) -> _Matches:
-        """The addresses of the table's rows with the same keys."""
-        dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
+    def _look_up(self, keys: pa.Table) -> tuple[_Numbers, _Numbers, _Numbers | None]:
+        """Rows of the source, and the row of the table that each replaces, if there is one.
+
+        Returns:
+            The position of each row in the source, ascending, where a row that replaces several rows occurs once for
+            each; the address of the replaced row, -1 for a new row; and its stable id, if rows have stable ids.
+        """
+        dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.change.storage_options)
         about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
         numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
         matching_batches = [batch for batch in join_by_key(dataset, numbered, about) if batch.num_rows]
@@ -108,44 +108,31 @@ class KeyMergeTask:
             rows, addresses, ids = rows[:0], addresses[:0], [array[:0] for array in ids]
         all_rows = np.concatenate([rows, new])
         order = np.argsort(all_rows, kind="stable")
-        return _Matches(
-            rows=all_rows[order],
-            addresses=np.concatenate([addresses, np.full(len(new), -1)])[order],
-            ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
+        return (
+            all_rows[order],
+            np.concatenate([addresses, np.full(len(new), -1)])[order],
+            np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
         )
 
-    def _add_addresses(self, aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
+    def _add_addresses(
+        self, aside: IO[bytes], positions: _Numbers, replaced: _Numbers, ids: _Numbers | None
+    ) -> Iterator[pa.RecordBatch]:
         """The buffered rows, with the columns of `changing/task.py`."""
-        if not len(matches.rows):
+        if not len(positions):
             return
         start = 0
         for batch in pa.ipc.open_stream(aside):
-            first, last = np.searchsorted(matches.rows, [start, start + batch.num_rows])
-            rows, addresses = matches.rows[first:last] - start, matches.addresses[first:last]
+            first, last = np.searchsorted(positions, [start, start + batch.num_rows])
+            rows, addresses = positions[first:last] - start, replaced[first:last]
             kinds = np.where(addresses < 0, INSERT, self.lookup.matched or INSERT).astype(np.int8)
             more: dict[str, Any] = {ADDRESS: addresses, KIND: kinds}
-            if matches.ids is not None:
-                more[ROW_ID] = matches.ids[first:last]
+            if ids is not None:
+                more[ROW_ID] = ids[first:last]
             is_same = np.array_equal(rows, np.arange(batch.num_rows))
             part = batch if is_same else batch.take(pa.array(rows))
             columns = [*part.columns, *map(pa.array, more.values())]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])
             start += batch.num_rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Matches:
-    """Rows of the source: for each its position, and the row of the table that it replaces, if there is one.
-
-    Attributes:
-        rows: Position of the row in the source, ascending; a row that replaces several rows occurs once for each.
-        addresses: Address of the replaced row; -1 for a new row.
-        ids: Stable id of the replaced row, if rows have stable ids.
-    """
-
-    rows: npt.NDArray[np.int64]
-    addresses: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64] | None
 
 
 def _spark_folder() -> str | None:

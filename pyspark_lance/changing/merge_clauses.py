@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,8 +30,9 @@ from pyspark_lance.changing.equalities import find_equalities
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.merge_frames import (
-    MergeFrames,
+    KeyedRows,
     can_look_up,
+    check_columns_of,
     find_repeated_key,
     partition_by_key,
     reject_duplicate_keys,
@@ -40,20 +41,17 @@ from pyspark_lance.changing.merge_frames import (
     tasks_of,
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
-from pyspark_lance.changing.stored_values import FieldOrder, cast_to_stored
-from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields
+from pyspark_lance.changing.stored_values import FieldOrder, cast_values, null_column
+from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields, respell_values
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
-from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import with_times
-from pyspark_lance.keys.narrowing import collect_few_keys
+from pyspark_lance.keys.equality import has_bytes
+from pyspark_lance.keys.narrowing import Narrowed, collect_few_keys
+from pyspark_lance.lazy import Column, DataFrame, functions
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
-from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _BOTH: Final = "matched"
 _NEW: Final = "not matched"
@@ -75,9 +73,12 @@ class ClauseMerge:
         clauses: The clauses, in order.
         alias: The name that qualifies the table's columns; None without one.
         tasks: Number of tasks that write the rows; None for Spark's own number.
-        unique: Columns whose values must be unique in inserted rows of the source; nothing is checked without them.
-        has_repeats: Whether values of these columns occur several times in the source.
-        deleting: Deletes of further rows in the same commit.
+        unique: The key of a merge by a key, which must be unique in inserted rows of the source. A clause without
+            values then sets the columns that the source has, and not all columns of the table.
+        is_as_it_is: Whether each row of the source has a key of its own, and clauses without values alone, which write
+            the source's values as they are: their types were checked.
+        has_repeats: Whether values of the key occur several times in the source.
+        deleting: Rows of the table that are deleted in the same commit.
         keys: The equalities of the condition.
         few: The result of `collect_few_keys` for the source.
         looks_up: Whether tasks look up the keys of the source in the table, so that no join is needed.
@@ -89,8 +90,9 @@ class ClauseMerge:
     alias: str | None = None
     tasks: int | None = None
     unique: tuple[str, ...] = ()
+    is_as_it_is: bool = False
     has_repeats: bool = False
-    deleting: MergeFrames | None = None
+    deleting: KeyedRows | None = None
     keys: MergeKeys = field(default_factory=MergeKeys)
     few: pa.Table | None = field(default=None, repr=False)
     looks_up: bool = False
@@ -118,6 +120,14 @@ class ClauseMerge:
     def _alias(self) -> str:
         return self.alias or _TARGET
 
+    @property
+    def _exact(self) -> bool:
+        return case_sensitive(self.source.sparkSession)
+
+    def _source_names(self, base: LanceDataset) -> dict[str, str]:
+        """The source's column for each column of the table, as far as there is one."""
+        return match_names(base.schema.names, self.source.columns, exact=self._exact)
+
     def _sides(self, *sides: Side) -> list[MergeClause]:
         return [clause for clause in self.clauses if clause.side in sides]
 
@@ -131,9 +141,11 @@ class ClauseMerge:
         check_spellings(self.source, self.source.columns)
         with short_errors("merge"):
             self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions
+        if self.keys.equalities:
+            return self
         target = self._empty(base, base.schema.names).alias(self._alias)
-        exact = case_sensitive(self.source.sparkSession)
-        keys = find_equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
+        names = base.schema.names
+        keys = find_equalities(self.condition, self.source, target, names, alias=self._alias, exact=self._exact)
         if not keys:
             raise InvalidInputError(
                 f"merge: the condition {self.condition!r} has no equality of an expression of the table and an"
@@ -146,7 +158,11 @@ class ClauseMerge:
         """This merge with a source that is computed once and cached by Spark."""
         cached_source = self.source.persist()
         try:
-            has_repeats = bool(self.unique) and find_repeated_key(cached_source, self.unique) is not None
+            # Tasks of a merge without clauses detect a key that occurs twice, if they can compare it.
+            is_seen = self.is_as_it_is and all(has_bytes(base.schema.field(name)) for name in self.unique)
+            has_repeats = (
+                bool(self.unique) and not is_seen and find_repeated_key(cached_source, self.unique) is not None
+            )
             if (whole := self._build_whole_rows(base)) is not None and can_look_up(base, *whole):
                 tasks = tasks_of(cached_source.count())
                 if can_look_up(base, *whole, tasks) and not has_repeats:
@@ -154,19 +170,23 @@ class ClauseMerge:
                     return
             few = None if self._sides(_OTHERS) else collect_few_keys(base, *self.keys.frame(cached_source, base))
             tasks = tasks_of(cached_source.count() if few is None else few.num_rows)
-            yield replace(self, source=cached_source, few=few, tasks=tasks, has_repeats=has_repeats)
+            source = partition_by_key(cached_source, tasks, self.unique) if is_seen else cached_source
+            yield replace(self, source=source, few=few, tasks=tasks, has_repeats=has_repeats)
         finally:
             cached_source.unpersist()
 
     def _build_whole_rows(self, base: LanceDataset) -> tuple[DataFrame, list[str]] | None:
         """The rows of an upsert and their key, if rows of the table are only replaced by whole rows of the source."""
-        from pyspark.sql import functions
-
-        exact = case_sensitive(self.source.sparkSession)
-        is_plain = all(c.condition is None and c.values is None and c.action != DELETE for c in self.clauses)
-        places = match_names(base.schema.names, self.source.columns, exact=exact)
-        keys = self.keys.find_exact_key(self.source, self.condition, exact=exact)
-        if not is_plain or not keys or self.deleting is not None or len(places) < len(base.schema.names):
+        is_plain = all(clause.condition is None and clause.values is None for clause in self.clauses)
+        if not is_plain or not self._writes or self._sides(_OTHERS) or self.deleting is not None:
+            return None
+        if self.is_as_it_is:
+            is_whole = set(self.source.columns) == set(base.schema.names)
+            return (self.source, list(self.unique)) if is_whole else None
+        places = self._source_names(base)
+        keys = self.keys.find_exact_key(self.source, self.condition, exact=self._exact)
+        has_deletes = any(clause.action == DELETE for clause in self.clauses)
+        if has_deletes or not keys or len(places) < len(base.schema.names):
             return None
         rows = self.source.select(*[functions.col(quoted(places[name])).alias(name) for name in base.schema.names])
         guarded, is_exact = self.keys.find_conflict_key(base, self.source, self.clauses)
@@ -180,26 +200,26 @@ class ClauseMerge:
             return None
         rows, keys = whole
         source = partition_by_key(rows, self.tasks or 1, keys)
-        lookup = KeyLookup(matched=UPDATE if self._sides(_BOTH) else None, inserts=bool(self._sides(_NEW)))
-        return RowLevelChange.writing(base, source, keys, options, repeats=True, lookup=lookup)
+        matched = next((clause.action for clause in self._sides(_BOTH)), None)
+        lookup = KeyLookup(matched=matched, inserts=bool(self._sides(_NEW)))
+        return RowLevelChange.writing(base, source, keys, options, repeats=not self.is_as_it_is, lookup=lookup)
 
     def _change(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange:
         if self.looks_up and (upsert := self._plan_upsert(base, options)) is not None:
             return upsert
         frame = self._frame(base, options.storage_options, has_rows=True)
         if self.deleting is not None:
-            deleted = self.deleting.frame(base, options.storage_options)
+            deleted = self.deleting.deletes(base, options.storage_options)
             frame = frame.unionByName(deleted, allowMissingColumns=True)
         if not self._writes:
             return RowLevelChange(dataset=base, frame=frame, on=self.unique, options=options)
+        if self.is_as_it_is:
+            return RowLevelChange.writing(base, frame, self.unique, options)
         names, is_exact = self.keys.find_conflict_key(base, self.source, self.clauses)
-        change = RowLevelChange.writing(base, frame, names, options, repeats=True)
-        return replace(change, is_exact=is_exact)
+        return RowLevelChange.writing(base, frame, names, options, repeats=True, is_exact=is_exact)
 
     def _frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool) -> DataFrame:
         """The rows that change, with their new values."""
-        from pyspark.sql import functions
-
         rows, table_columns = self._join_sides(base, storage_options, has_rows=has_rows)
         in_source, in_target = functions.col(_SOURCE).isNotNull(), functions.col(ADDRESS).isNotNull()
         is_side: dict[Side, Column] = {_BOTH: in_source & in_target, _NEW: ~in_target, _OTHERS: ~in_source}
@@ -230,8 +250,6 @@ class ClauseMerge:
         self, side: Side, rows: DataFrame, base: LanceDataset, table_columns: Sequence[str]
     ) -> DataFrame:
         """The joined rows with only those columns that the clauses of a side may refer to."""
-        from pyspark.sql import functions
-
         if side == _BOTH:
             return rows
         if side == _NEW:
@@ -242,21 +260,15 @@ class ClauseMerge:
 
     def _stage(self, rows: DataFrame, side: Side, number: int, is_side: Column, base: LanceDataset) -> DataFrame:
         """Add to each row the number of the clause of a side that applies to it, and the values of that clause."""
-        from pyspark.sql import functions
-
         clauses = self._sides(side)
-        chosen = functions.lit(None).cast("int")
-        for index, clause in reversed(list(enumerate(clauses))):
-            holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
-            with short_errors(f"{clause}: condition {clause.condition}"):
-                self._side(clause, rows, base).select(holds).schema  # noqa: B018 - Spark checks the condition
-            holds = functions.coalesce(holds, functions.lit(False))
-            chosen = functions.when(holds, functions.lit(index)).otherwise(chosen)
+        chosen = choose_clause(clauses, rows)
         staged_rows = rows.withColumn(f"{_CLAUSE}{number}", functions.when(is_side, chosen))
         if not self._writes:
             return staged_rows
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        values = [self._cast_to_stored(clause, base, rows, kinds) for clause in clauses]
+        if self.is_as_it_is:
+            kinds |= {field.name: field.dataType for field in self.source.schema if field.name in kinds}
+        values = [self._cast_to_stored(clause, base, rows) for clause in clauses]
         cells = []
         for index, name in enumerate(base.schema.names):
             null = null_column(kinds[name])
@@ -269,10 +281,9 @@ class ClauseMerge:
 
     def _drop_repeated_deletes(self, frame: DataFrame) -> DataFrame:
         """The rows of the frame, each deleted row once where several rows of the source may delete it."""
-        from pyspark.sql import functions
-
         matched = self._sides(_BOTH)
-        if len(matched) == 1 and matched[0].action == DELETE and matched[0].condition is None:
+        has_one_delete = len(matched) == 1 and matched[0].action == DELETE and matched[0].condition is None
+        if has_one_delete and not self.is_as_it_is:
             is_deleted = functions.col(KIND) == DELETE
             once = frame.where(is_deleted).dropDuplicates([ADDRESS])
             frame = once.union(frame.where(~is_deleted)) if self._writes else once
@@ -283,15 +294,15 @@ class ClauseMerge:
         self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool
     ) -> tuple[DataFrame, list[str]]:
         """The pairs and the rows without a partner, and the columns of the table that they have."""
-        from pyspark.sql import functions
-
         ids = row_id_columns(base)
         table_columns = self._columns(base)
         if has_rows:
-            within = None
+            within = Narrowed()
             if not self._sides(_OTHERS):
                 within = self.keys.narrow_target(base, self.source, self.condition, self.few)
-            rows = rows_of(self.source.sparkSession, base, [*table_columns, *ids], within, storage_options)
+            expected_rows = self.few.num_rows if within.is_exact and self.few is not None else None
+            columns = [*table_columns, *ids]
+            rows = rows_of(self.source.sparkSession, base, columns, within.condition, storage_options, expected_rows)
         else:
             rows = self._empty(base, [*table_columns, *ids])
         copies = [
@@ -319,64 +330,46 @@ class ClauseMerge:
         )
         for clause in self.clauses:
             values = self._own_values(clause, base) if clause.values is not None or clause.action == UPDATE else {}
-            needed_names |= set(find_mentioned_columns(list(values.values()), base)) | self._find_partial_columns(
-                clause, base
-            )
+            needed_names |= set(find_mentioned_columns(list(values.values()), base))
             if clause.action == UPDATE:
-                needed_names |= set(base.schema.names) - set(values)
+                partial_names = self._find_partial_columns(base) if clause.values is None else set()
+                needed_names |= set(base.schema.names) - set(values) | partial_names
         return [name for name in base.schema.names if name in needed_names]
 
     def _own_values(self, clause: MergeClause, base: LanceDataset) -> dict[str, Value]:
         """The values of a clause by the table's names."""
-        from pyspark.sql import functions
-
-        exact = case_sensitive(self.source.sparkSession)
         if clause.values is not None:
             has_rows = clause.action != INSERT
             return respell_values(
-                clause.values, base.schema, str(clause), alias=self._alias, exact=exact, has_rows=has_rows
+                clause.values, base.schema, str(clause), alias=self._alias, exact=self._exact, has_rows=has_rows
             )
-        places = {name: i for i, name in enumerate(self.source.columns)}
-        source_names = match_names(base.schema.names, self.source.columns, exact=exact)
+        places, exact = {name: i for i, name in enumerate(self.source.columns)}, self._exact
+        source_names = self._source_names(base)
         lacking = [name for name in base.schema.names if name not in source_names]
-        if lacking:
+        if self.is_as_it_is:
+            check_columns_of(self.source, base)
+        if lacking and not self.unique:
             raise SchemaError(f"{clause} *: the source lacks the columns {lacking}; it has {self.source.columns}")
         values: dict[str, Value] = {}
-        for index, table_field in enumerate(spark_schema(base.schema)):
-            value = functions.col(f"{_SOURCE}{places[source_names[table_field.name]]}")
+        for index, stored in enumerate(spark_schema(base.schema)):
+            if stored.name in lacking:
+                continue
+            value = functions.col(f"{_SOURCE}{places[source_names[stored.name]]}")
             old = functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else None
-            source_type = self.source.schema[source_names[table_field.name]].dataType
-            values[table_field.name] = fill_lacking_fields(value, source_type, table_field.dataType, old, exact=exact)
+            source_type = self.source.schema[source_names[stored.name]].dataType
+            values[stored.name] = fill_lacking_fields(value, source_type, stored.dataType, old, exact=exact)
         return values
 
-    def _find_partial_columns(self, clause: MergeClause, base: LanceDataset) -> set[str]:
+    def _find_partial_columns(self, base: LanceDataset) -> set[str]:
         """The columns of the table whose structs lack fields in the source, which keep their values."""
-        if clause.values is not None or clause.action != UPDATE:
-            return set()
-        exact = case_sensitive(self.source.sparkSession)
-        source_names = match_names(base.schema.names, self.source.columns, exact=exact)
-        source_types = {name: self.source.schema[source_name].dataType for name, source_name in source_names.items()}
+        stored, source, exact = spark_schema(base.schema), self.source.schema, self._exact
         return {
-            field.name
-            for field in spark_schema(base.schema)
-            if field.name in source_types and lacks_fields(source_types[field.name], field.dataType, exact=exact)
+            name
+            for name, source_name in self._source_names(base).items()
+            if lacks_fields(source[source_name].dataType, stored[name].dataType, exact=exact)
         }
 
-    def _side(self, clause: MergeClause, joined: DataFrame, base: LanceDataset) -> DataFrame:
-        """The columns that a clause may refer to."""
-        from pyspark.sql import functions
-
-        if clause.side == _BOTH:
-            return joined
-        if clause.side == _NEW:
-            marks = [functions.col(quoted(n)).alias(f"{_SOURCE}{i}") for i, n in enumerate(self.source.columns)]
-            return self.source.select("*", *marks)
-        rows = self._empty(base, base.schema.names)
-        return rows if self.alias is None else rows.alias(self.alias)
-
-    def _cast_to_stored(
-        self, clause: MergeClause, base: LanceDataset, joined: DataFrame, kinds: Mapping[str, Any]
-    ) -> dict[str, Column]:
+    def _cast_to_stored(self, clause: MergeClause, base: LanceDataset, rows: DataFrame) -> dict[str, Column]:
         """The values of a clause, in the types of the columns."""
         if clause.action == DELETE:
             return {}
@@ -384,37 +377,42 @@ class ClauseMerge:
         strict = [field.name for field in base.schema if not field.nullable and field.name not in clause_values]
         if strict and clause.action == INSERT:
             raise SchemaError(f"{clause}: rows cannot be inserted without values for the columns {strict}")
-        columns = {name: as_column(value) for name, value in clause_values.items()}
-        order = FieldOrder(exact=case_sensitive(self.source.sparkSession))
+        if self.is_as_it_is:
+            return {name: as_column(value) for name, value in clause_values.items()}
+        order = FieldOrder(exact=self._exact)
+        expressions = {name: name for name in clause_values} if clause.values is None else None
         with short_errors(f"{clause}: values {clause.values or '*'}"):
-            types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
-            schema = types.schema
-        return {
-            name: cast_to_stored(
-                column,
-                name if clause.values is None else str(clause_values[name]),
-                field.dataType,
-                kinds[name],
-                pa.schema([base.schema.field(name)]),
-                what=str(clause),
-                order=order,
-            )
-            for (name, column), field in zip(columns.items(), schema, strict=True)
-        }
+            return cast_values(rows, clause_values, base.schema, what=str(clause), order=order, expressions=expressions)
 
     def _choose_by_clause(self, number: int, cells: Sequence[Any]) -> Column:
-        from pyspark.sql import functions
-
         chain: Any = functions
         for index, cell in enumerate(cells):
             chain = chain.when(functions.col(f"{_CLAUSE}{number}") == index, cell)
         return chain  # type: ignore[no-any-return]  # there is a clause
 
 
+def choose_clause(clauses: Sequence[MergeClause], rows: DataFrame) -> Column:
+    """The position of the first clause whose condition is true for a row; null if there is none.
+
+    Args:
+        clauses: The clauses of a side.
+        rows: The rows, with the columns that the clauses may refer to.
+
+    Raises:
+        InvalidInputError: A condition does not fit the columns.
+    """
+    chosen = functions.lit(None).cast("int")
+    for index, clause in reversed(list(enumerate(clauses))):
+        holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
+        with short_errors(f"{clause}: condition {clause.condition}"):
+            holds = functions.coalesce(holds, functions.lit(False))
+            rows.select(holds).schema  # noqa: B018 - Spark checks the condition
+        chosen = functions.when(holds, index).otherwise(chosen)
+    return chosen
+
+
 def _choose_by_side(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
     """The cell of the side that has a clause for the row."""
-    from pyspark.sql import functions
-
     chain: Any = functions
     for clause, cell in zip(clauses, cells, strict=True):
         chain = chain.when(clause.isNotNull(), cell)

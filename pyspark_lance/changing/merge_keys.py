@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,13 +26,11 @@ from pyspark_lance.changing.equalities import Equality, path_of, split_conjuncts
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import INSERT
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.keys.narrowing import narrow_by_frame
+from pyspark_lance.keys.narrowing import Narrowed, all_of, narrow_by_frame
+from pyspark_lance.lazy import DataFrame, types
 from pyspark_lance.reading.filter_pushdown import parse_condition, push_filter_of_tree
 from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +59,8 @@ class MergeKeys:
         names = [name for name in column_equalities if name not in strings or strings[name] == kinds[name]]
         return names, keys
 
-    def narrow_target(
-        self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None
-    ) -> pc.Expression | None:
-        """A condition that is true for each table row that a source row can match; None if no condition is known.
+    def narrow_target(self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None) -> Narrowed:
+        """A condition that is true for each table row that a source row can match; exact if only for about these.
 
         Args:
             base: The version.
@@ -77,13 +71,14 @@ class MergeKeys:
         names, keys = self.frame(source, base)
         parts = [self._translate_target_part(base, condition, exact=case_sensitive(source.sparkSession))]
         null_safe = [name for name in names if self._of_columns[name].is_null_safe]
+        is_exact = False
         for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
             group_keys = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
-            narrowed = narrow_by_frame(base, group, keys, group_keys).condition if group else None
-            is_safe = narrowed is not None and group[0] in null_safe
-            parts.append(narrowed | pc.field(group[0]).is_null() if is_safe else narrowed)
-        conditions = [part for part in parts if part is not None]
-        return reduce(and_, conditions) if conditions else None
+            narrowed = narrow_by_frame(base, group, keys, group_keys) if group else Narrowed()
+            is_exact = is_exact or narrowed.is_exact
+            is_safe = narrowed.condition is not None and group[0] in null_safe
+            parts.append(narrowed.condition | pc.field(group[0]).is_null() if is_safe else narrowed.condition)
+        return Narrowed(condition=all_of(parts), is_exact=is_exact and len(self.equalities) == 1)
 
     def _translate_target_part(self, base: LanceDataset, condition: Value, *, exact: bool) -> pc.Expression | None:
         """The parts of the condition that concern the table alone, as far as they can be pushed."""
@@ -91,8 +86,7 @@ class MergeKeys:
             return None  # a name without qualifier may be the source's
         trees = [_own_tree(part, self.alias, exact=exact) for part in split_conjuncts(condition)]
         pushed = [push_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
-        filters = [pushed_part.filter for pushed_part in pushed if pushed_part is not None]
-        return reduce(and_, filters) if filters else None
+        return all_of(pushed_part.filter for pushed_part in pushed if pushed_part is not None)
 
     def find_exact_key(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
         """The columns of the table that equal source columns of the same names; none if the condition requires more.
@@ -159,8 +153,6 @@ def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:
 
 def _is_compared_alike(source_type: Any, stored: Any) -> bool:
     """Whether source values that equal values of the stored type still equal them in the stored type."""
-    from pyspark.sql import types
-
     if isinstance(source_type, types.IntegralType) and isinstance(stored, types.IntegralType):
         return True
     return bool(source_type == stored)

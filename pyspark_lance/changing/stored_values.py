@@ -12,19 +12,19 @@ binary, struct<data, uri> -> blob of 2.2
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
+from pyspark_lance.changing.struct_values import Value, as_column
+from pyspark_lance.lazy import Column, DataFrame, functions, types
 from pyspark_lance.types.column_names import match_names, quoted
-from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import has_blobs, plan_write
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +58,62 @@ class FieldOrder:
         return [fields[field.name] for field in column_type] if len(fields) == len(column_type) else None
 
 
-def cast_to_stored(
-    column: Column,
-    expression: str,
-    value_type: Any,
-    column_type: Any,
-    stored: pa.Schema,
+def cast_values(
+    rows: DataFrame,
+    values: Mapping[str, Value],
+    table: pa.Schema,
     *,
     what: str,
     order: FieldOrder,
-) -> Column:
-    """A value in the type of its column.
+    expressions: Mapping[str, str] | None = None,
+) -> dict[str, Column]:
+    """Values in the types of the columns of a table that store them.
 
     Args:
-        column: The value.
-        expression: The value, for messages.
-        value_type: Spark's type of the value.
-        column_type: Spark's type of the column.
-        stored: The schema of that column alone.
+        rows: The rows over which the values are computed.
+        values: The values, by column.
+        table: The schema of the table.
         what: The verb or the clause, for messages.
         order: How fields of structs are matched.
+        expressions: What messages call a value, by column; by default its own expression.
 
     Raises:
-        SchemaError: The type cannot be stored in the column; the message names both.
+        SchemaError: The type of a value cannot be stored in its column; the message names both.
     """
-    blob = _blob(column, value_type, column_type) if has_blobs(stored.field(0)) else None
+    columns = {name: as_column(value) for name, value in values.items()}
+    schema = rows.select(*[column.alias(f"v{i}") for i, column in enumerate(columns.values())]).schema
+    texts, stored = expressions or {}, spark_schema(table)
+    return {
+        name: _cast_value(
+            column,
+            texts.get(name, str(values[name])),
+            (field.dataType, stored[name].dataType),
+            table.field(name),
+            what=what,
+            order=order,
+        )
+        for (name, column), field in zip(columns.items(), schema, strict=True)
+    }
+
+
+def _cast_value(
+    column: Column, expression: str, kinds: tuple[Any, Any], stored: pa.Field, *, what: str, order: FieldOrder
+) -> Column:
+    value_type, column_type = kinds
+    blob = _blob(column, value_type, column_type) if has_blobs(stored) else None
     if blob is not None:
         return blob
     if value_type.simpleString() == column_type.simpleString():  # the types may differ in nullability
         return column
-    if not _can_be_stored(value_type, column_type, order):
-        path, inner, kind = _find_misfit((stored.names[0],), value_type, column_type, order)
+    misfit = _find_misfit((stored.name,), value_type, column_type, order)
+    if misfit is not None:
+        path, inner, kind = misfit
         value = repr(expression) if len(path) == 1 else "its value"
         raise SchemaError(
             f"{what}: column {'.'.join(path)!r} is of type {kind.simpleString()}, {value} of type"
             f" {inner.simpleString()}: {_remedy(expression if len(path) == 1 else 'value', inner, kind)}"
         )
-    return _convert_value(column, value_type, column_type, stored.field(0), order)
+    return _convert_value(column, value_type, column_type, stored, order)
 
 
 def wrap_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
@@ -104,8 +123,6 @@ def wrap_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
         source: Rows with the table's column names.
         table: The schema of the table.
     """
-    from pyspark.sql import functions
-
     columns = set(source.columns)
     blobs = [field for field in table if has_blobs(field) and field.name in columns]
     if not blobs:
@@ -120,8 +137,6 @@ def wrap_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
 
 def _blob(column: Column, value_type: Any, column_type: Any) -> Column | None:
     """The struct of a blob column, from bytes or from a struct of `data` and `uri`; None for other types."""
-    from pyspark.sql import functions, types
-
     if isinstance(value_type, types.BinaryType):
         parts = {"data": column}
     elif isinstance(value_type, types.StructType) and {name.lower() for name in value_type.names} == {"data", "uri"}:
@@ -135,20 +150,28 @@ def _blob(column: Column, value_type: Any, column_type: Any) -> Column | None:
 
 def _find_misfit(
     path: tuple[str, ...], value_type: Any, column_type: Any, order: FieldOrder
-) -> tuple[tuple[str, ...], Any, Any]:
-    """The first value in a value that cannot be stored: its path, its type, and the type of the field."""
-    from pyspark.sql import types
+) -> tuple[tuple[str, ...], Any, Any] | None:
+    """The first value in a value that cannot be stored: its path, its type, and the type of the field; None without.
 
+    The rule is Spark's for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`).
+    """
+    inner: list[tuple[Any, Any]] = []
     if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
-        for value_field, field in zip(order.of(value_type, column_type) or [], column_type, strict=False):
-            if not _can_be_stored(value_field.dataType, field.dataType, order):
-                return _find_misfit((*path, field.name), value_field.dataType, field.dataType, order)
-    return path, value_type, column_type
+        fields = order.of(value_type, column_type)
+        misfits = (
+            _find_misfit((*path, field.name), value_field.dataType, field.dataType, order)
+            for value_field, field in zip(fields or (), column_type, strict=False)
+        )
+        return (path, value_type, column_type) if fields is None else next(filter(None, misfits), None)
+    if isinstance(value_type, types.ArrayType) and isinstance(column_type, types.ArrayType):
+        inner = [(value_type.elementType, column_type.elementType)]
+    elif isinstance(value_type, types.MapType) and isinstance(column_type, types.MapType):
+        inner = [(value_type.keyType, column_type.keyType), (value_type.valueType, column_type.valueType)]
+    fits = bool(inner) and not any(_find_misfit(path, *pair, order) for pair in inner)
+    return None if fits or _is_assignable(value_type, column_type) else (path, value_type, column_type)
 
 
 def _remedy(expression: str, value_type: Any, column_type: Any) -> str:
-    from pyspark.sql import types
-
     if isinstance(column_type, types.StructType):
         return f"give it the fields {column_type.names}, named_struct('name', value, ...)"
     if not isinstance(value_type, types.AtomicType) or not isinstance(column_type, types.AtomicType):
@@ -156,26 +179,12 @@ def _remedy(expression: str, value_type: Any, column_type: Any) -> str:
     return f"write cast({expression} as {column_type.simpleString()}) if that is meant"
 
 
-def _can_be_stored(value_type: Any, column_type: Any, order: FieldOrder) -> bool:
-    """Spark's rule for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`)."""
-    from pyspark.sql import types
-
-    if type(value_type) is type(column_type) and not isinstance(
-        value_type, types.ArrayType | types.MapType | types.StructType
-    ):
+def _is_assignable(value_type: Any, column_type: Any) -> bool:
+    """Whether a value that is not nested can be stored."""
+    nested = types.ArrayType | types.MapType | types.StructType
+    is_same_kind = type(value_type) is type(column_type) and not isinstance(value_type, nested)
+    if is_same_kind or isinstance(value_type, types.NullType):
         return True
-    if isinstance(value_type, types.NullType):
-        return True
-    if isinstance(value_type, types.ArrayType) and isinstance(column_type, types.ArrayType):
-        return _can_be_stored(value_type.elementType, column_type.elementType, order)
-    if isinstance(value_type, types.MapType) and isinstance(column_type, types.MapType):
-        is_key = _can_be_stored(value_type.keyType, column_type.keyType, order)
-        return is_key and _can_be_stored(value_type.valueType, column_type.valueType, order)
-    if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
-        fields = order.of(value_type, column_type)
-        if fields is None:
-            return False
-        return all(_can_be_stored(f.dataType, w.dataType, order) for f, w in zip(fields, column_type, strict=True))
     if isinstance(value_type, types.NumericType) and isinstance(column_type, types.NumericType):
         return True
     if isinstance(column_type, types.StringType):
@@ -186,8 +195,6 @@ def _can_be_stored(value_type: Any, column_type: Any, order: FieldOrder) -> bool
 
 def _convert_value(column: Column, value_type: Any, column_type: Any, stored: pa.Field, order: FieldOrder) -> Column:
     """A value of a type that can be stored, value by value: a cast of the whole would wrap numbers without ANSI."""
-    from pyspark.sql import functions, types
-
     if value_type.simpleString() == column_type.simpleString():
         return column
     if isinstance(value_type, types.ArrayType):
@@ -213,8 +220,6 @@ def _convert_value(column: Column, value_type: Any, column_type: Any, stored: pa
 
 
 def _convert_scalar(column: Column, value_type: Any, column_type: Any, stored: pa.Field) -> Column:
-    from pyspark.sql import functions, types
-
     if isinstance(value_type, types.NullType):
         return null_column(column_type)
     numbers = isinstance(value_type, types.NumericType)
@@ -227,11 +232,33 @@ def _convert_scalar(column: Column, value_type: Any, column_type: Any, stored: p
 
 def _fits(value_type: Any, stored: pa.Field) -> bool:
     """Whether a column of a type can be written without a cast."""
-    from pyspark.sql import types
-
     column_schema = pa.schema([stored])
     try:
         plan_write(batch_schema(types.StructType([types.StructField(stored.name, value_type)])), column_schema)
     except LanceError:
         return False
     return True
+
+
+def null_column(kind: Any) -> Column:
+    """Null as a column of a type of Spark, in any session.
+
+    Spark casts no value to TIME unless `spark.sql.timeType.enabled` is true, also not null, though it reads and writes
+    the type.
+    """
+    return (
+        functions.when(functions.lit(False), _value_with_times(kind))
+        if "time(" in kind.simpleString()
+        else functions.lit(None).cast(kind)
+    )
+
+
+def _value_with_times(kind: Any) -> Column:
+    """A value of a type that has times; its other parts are null."""
+    if isinstance(kind, types.ArrayType):
+        return functions.array(null_column(kind.elementType))
+    if isinstance(kind, types.MapType):
+        return functions.create_map(null_column(kind.keyType), null_column(kind.valueType))
+    if isinstance(kind, types.StructType):
+        return functions.struct(*[null_column(field.dataType).alias(field.name) for field in kind])
+    return functions.current_time(int(re.sub(r"\D", "", kind.simpleString())))

@@ -26,7 +26,7 @@ from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import bitmaps_by_fragment
 from pyspark_lance.changing.finer_values import FinerColumns
-from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
+from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.column_names import select_renamed, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copy_batch
@@ -81,7 +81,7 @@ class _RowLevelOutput:
     def __init__(self, task: RowLevelTask, prefix: str) -> None:
         self._task = task
         self._prefix = prefix
-        self._convert = ConverterTo(task.stored)
+        self._convert = BatchConverter(task.stored)
         self._writers: dict[int, FragmentWriter] = {}
         self._ids: list[npt.NDArray[np.uint64]] = []
         self._deleted: dict[int, BitMap] = {}
@@ -145,7 +145,7 @@ class _RowLevelOutput:
             # In the table's types, in which other writers hash the keys that they insert.
             schema = pa.schema([self._task.stored.field(name) for name in on])
             key_columns = select_renamed(part, on)
-            keys = BatchConverter(key_columns.schema, schema)(key_columns)
+            keys = BatchConverter(schema)(key_columns)
             if self._task.repeats:
                 self._note_hashes(pa.Table.from_batches([keys]))
             else:  # two rows of one key are detected at the end

@@ -12,42 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, Slices, WriteAttempt
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
-from pyspark_lance.changing.clauses import MergeClause, parse_merge_clauses
+from pyspark_lance.changing.clauses import parse_merge_clauses
+from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
-from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_clauses
-from pyspark_lance.changing.key_lookup import KeyLookup
+from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_key
 from pyspark_lance.changing.merge_frames import (
-    MergeFrames,
-    kind_column,
+    KeyedRows,
     reject_duplicate_keys,
     renamed,
-    row_id_columns,
-    rows_of,
 )
 from pyspark_lance.changing.struct_values import lacks_fields
-from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import build_assigned_values, respell_values
-from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, translate_strings
-from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone, with_times
-from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, comparable_filter
+from pyspark_lance.engine.sessions import check_frame, reject_memory, session_of
+from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns, session_filter
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, names_of, quoted
+from pyspark_lance.lazy import DataFrame, SparkSession
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, names_of
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write_with
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
@@ -144,62 +135,35 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     check_frame("merge: df must be", df)
     keys = _respell_keys(on, df)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
-    parsed = _parse_clauses(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
+    arguments = (when_matched, when_not_matched, when_not_matched_by_source, condition)
+    if clauses is not None and arguments != _DEFAULTS:
+        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition cannot be combined")
+    parsed = parse_merge_clauses(_as_clauses(*arguments) if clauses is None else clauses)
     options = ChangeOptions.of(locals())
     _check_source(df, keys, "merge")
     reject_memory(uri)
     table = open_version(uri, read_version, storage_options, identity)
     if table is None:
-        first = df if parsed is None else inserted_rows(df, keys, parsed)
+        first = df if clauses is None else inserted_rows(df, keys, parsed)
         if (creation := _create_table(first if when_not_matched else None, uri, keys, options)) is not None:
             return creation
     dataset = table if table is not None else lance_core.dataset(uri, storage_options=storage_options)
-    if parsed is None and _lacks_fields(df, dataset):  # clauses keep the values of fields that the structs lack
-        parsed = _as_clauses(when_matched, when_not_matched, when_not_matched_by_source, condition)
-    matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
-    merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
-    merged = replace(merged, deletes_others=when_not_matched_by_source is not None, condition=condition)
-    return _run(
-        merged, parsed, dataset, options, _plan_deletes(deletes, keys, dataset), None if table is not None else 0
-    )
-
-
-def _run(
-    merged: MergeFrames,
-    clauses: tuple[MergeClause, ...] | None,
-    dataset: LanceDataset,
-    options: ChangeOptions,
-    deleting: MergeFrames | None,
-    checked_through: int | None,
-) -> ChangeResult:
-    """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None.
-
-    `checked_through` is the version up to which the history was searched for other attempts: 0 if there was no table as
-    the call began; None for the version of `dataset`.
-    """
     if options.within is not None:
         options.within.check(dataset.schema)
         check_columns("within", map(dataset.schema.field, options.within.columns), PLAIN_SLICES)
-    if clauses is not None:
-        return merge_by_clauses(
-            merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
-        )
-    with with_times(merged.source.sparkSession, merged.source.schema, spark_schema(dataset.schema)):
-        merged = merged.fit_to_table(dataset)
-        with merged.cache_source(dataset, is_alone=deleting is None) as counted:
-            change = partial(_plan_merge, counted, options, deleting=deleting)
-            return run_change(dataset, change, options, checked_through)
-
-
-def _parse_clauses(
-    clauses: Mapping[str, Any] | None, arguments: tuple[str | None, ...]
-) -> tuple[MergeClause, ...] | None:
-    """The clauses of a merge; None if the arguments `when_...` and `condition` are used instead."""
-    if clauses is None:
-        return None
-    if arguments != _DEFAULTS:
-        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition cannot be combined")
-    return parse_merge_clauses(clauses)
+    if condition is not None:
+        KeyedRows.fit(df, keys, dataset).check_condition(condition, dataset)
+    return merge_by_key(
+        df,
+        dataset,
+        keys,
+        parsed,
+        options,
+        # Values of fields that the structs of the source lack are kept.
+        is_as_it_is=clauses is None and not _lacks_fields(df, dataset),
+        deleting=None if deletes is None else _fit_deletes(deletes, keys, dataset),
+        checked_through=None if table is not None else 0,  # there was no table as the call began
+    )
 
 
 def _lacks_fields(df: DataFrame, dataset: LanceDataset) -> bool:
@@ -212,14 +176,14 @@ def _lacks_fields(df: DataFrame, dataset: LanceDataset) -> bool:
 
 def _as_clauses(
     matched: Matched | None, not_matched: NotMatched | None, by_source: NotMatchedBySource | None, condition: str | None
-) -> tuple[MergeClause, ...]:
-    """The clauses that do what the four arguments say."""
+) -> dict[str, Any]:
+    """The clauses that do what the four arguments say, in the form of `parse_merge_clauses`."""
     clauses: dict[str, Any] = {} if by_source is None else {"when_not_matched_by_source": by_source}
     if matched is not None:
         clauses["when_matched"] = {"then": matched} if condition is None else {"then": matched, "condition": condition}
     if not_matched is not None:
         clauses["when_not_matched"] = not_matched
-    return parse_merge_clauses(clauses)
+    return clauses
 
 
 def _respell_keys(on: str | Sequence[str] | None, df: DataFrame) -> list[str]:
@@ -238,32 +202,13 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
     check_spellings(df, df.columns)
 
 
-def _plan_merge(
-    clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
-) -> RowLevelChange:
-    """A merge into a version, together with deletes of other rows."""
-    # After a conflict the table may have other columns than it had when the merge began.
-    if clauses.looks_up and set(clauses.source.columns) == set(base.schema.names):
-        check_spellings(clauses.source, base.schema.names)
-        lookup = KeyLookup(matched=clauses.matched, inserts=clauses.inserts)
-        return RowLevelChange.writing(base, clauses.source, clauses.keys, options, lookup=lookup)
-    frame = clauses.frame(base, options.storage_options)
-    if deleting is not None:
-        frame = frame.unionByName(deleting.frame(base, options.storage_options), allowMissingColumns=True)
-    if clauses.writes:
-        return RowLevelChange.writing(base, frame, clauses.keys, options)
-    return RowLevelChange(dataset=base, frame=frame, on=clauses.keys, options=options)
-
-
-def _plan_deletes(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames | None:
-    """The clauses that delete the rows whose keys a frame has; None without a frame."""
-    if rows is None:
-        return None
+def _fit_deletes(rows: DataFrame, keys: Sequence[str], dataset: LanceDataset, verb: str = "merge") -> KeyedRows:
+    """The distinct keys of a frame, fitted to the table; nothing is computed."""
     frame_keys = _respell_keys(keys, rows)
-    _check_source(rows, frame_keys, "merge")
-    source = rows.select(*[renamed(*pair) for pair in zip(frame_keys, keys, strict=True)])
-    clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fit_to_table(dataset)
-    return replace(clauses, source=clauses.source.distinct())
+    _check_source(rows, frame_keys, verb)
+    named = rows.select(*[renamed(*pair) for pair in zip(frame_keys, keys, strict=True)])
+    fitted = KeyedRows.fit(named, keys, dataset)
+    return replace(fitted, rows=fitted.rows.distinct())
 
 
 def delete(
@@ -310,21 +255,19 @@ def delete(
         check_frame("delete: where must be a condition in Lance's SQL, or", where)
         keys = _respell_keys(on, where)
         _check_clauses(keys, "delete", None, None)
-        _check_source(where, keys, "delete")
-        clauses = _plan_deletes(where, keys, dataset)
-        assert clauses is not None
-        return run_change(dataset, partial(_plan_merge, clauses, options), options)
+        rows = _fit_deletes(where, keys, dataset, "delete")
+
+        def change_by_key(base: LanceDataset) -> RowLevelChange:
+            frame = rows.deletes(base, storage_options)
+            return RowLevelChange(dataset=base, frame=frame, on=rows.keys, options=options)
+
+        return run_change(dataset, change_by_key, options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame, and where is a condition: leave on out")
     session = session_of(spark)
     condition = _translate_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
-    def change(base: LanceDataset) -> RowLevelChange:
-        rows = rows_of(session, base, ["_rowaddr"], condition, storage_options)
-        frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
-        return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
-
-    return run_change(dataset, change, options)
+    return delete_where(dataset, RowCondition(session=session, filter=condition), options)
 
 
 def update(
@@ -369,35 +312,17 @@ def update(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
-    expressions = respell_values(set, dataset.schema, "update", alias=None, exact=case_sensitive(session))
     condition = _translate_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
-    def change(base: LanceDataset) -> RowLevelChange:
-        from pyspark.sql import functions
-
-        names = base.schema.names
-        rows = rows_of(session, base, [*names, *row_id_columns(base)], condition, storage_options)
-        check_spellings(rows, names)
-        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        with short_errors(f"update: set {dict(set)}"):
-            new_values = build_assigned_values(rows, expressions, base.schema, kinds)
-            values = [new_values[name] if name in new_values else functions.col(quoted(name)) for name in names]
-            frame = rows.select(
-                *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
-            )
-            return RowLevelChange.writing(base, frame, (), options)
-
-    return run_change(dataset, change, options)
+    return update_where(dataset, set, RowCondition(session=session, filter=condition), options)
 
 
 def _translate_where(
     verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str
 ) -> str | None:
     """A condition with strings as Lance's SQL writes them, checked before anything runs: it means what Spark means."""
-    escapes = has_escapes(session)
-    in_utc = is_utc(session_zone(session))
-    comparable_filter(f"{verb}: where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=remedy)
-    return None if where is None else translate_strings(where, escapes=escapes)
+    session_filter(f"{verb}: where", where, dataset, session, remedy)
+    return None if where is None else translate_strings(where, escapes=has_escapes(session))
 
 
 def _check_clauses(

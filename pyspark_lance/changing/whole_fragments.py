@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,32 +20,38 @@ from pyroaring import BitMap
 
 from lance_core import ColumnTask, LanceDataset, WrittenColumns
 from lance_core.row_addresses import offsets_of, row_offsets
-from pyspark_lance.changing.columns_task import DATA_ERRORS, REPORT, ColumnsReport, ColumnsTask, delete_written, runs
+from pyspark_lance.changing.columns_task import REPORT, ColumnsReport, ColumnsTask, delete_written, runs
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import use_cores_of_task
-from pyspark_lance.types.batch_convert import ConverterTo
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.lazy import DataFrame, types
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.writing.task import DATA_ERRORS
 
 
 def write_whole_fragments(frame: DataFrame, task: ColumnsTask) -> DataFrame:
     """The frame, in which one row that reports the file takes the place of each fragment that comes whole."""
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    columns = [StructField(column.name, column.dataType, True, column.metadata) for column in frame.schema]
-    return frame.mapInArrow(partial(_first_pass, task), StructType([*columns, StructField(REPORT, BinaryType())]))
+    columns = [types.StructField(column.name, column.dataType, True, column.metadata) for column in frame.schema]
+    return frame.mapInArrow(
+        partial(_first_pass, task), types.StructType([*columns, types.StructField(REPORT, types.BinaryType())])
+    )
 
 
 def _first_pass(task: ColumnsTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a task of `mapInArrow`."""
     use_cores_of_task()
     written: list[WrittenColumns] = []
-    writer = _Writer(task, task.open(), task.converter(), written)
+    rows = _Rows.of(-1, None)
+    dataset, convert = task.open(), task.converter()
     try:
         with plain_errors():
-            yield from writer.write_and_pass_on(batches)
+            for batch in batches:
+                for fragment, part in runs(batch):
+                    if fragment != rows.fragment:
+                        yield from _end_fragment(task, dataset, convert, rows, written)
+                        rows = _Rows.of(fragment, task.tasks.get(fragment))
+                    yield from map(_add_report, rows.take(part))
+            yield from _end_fragment(task, dataset, convert, rows, written)
     except BaseException:
         delete_written(task.uri, written, task.storage_options)
         raise
@@ -88,38 +93,19 @@ class _Rows:
         return passed
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Writes whole fragments of one task; `written` takes their files."""
-
-    task: ColumnsTask
-    dataset: LanceDataset
-    convert: ConverterTo
-    written: list[WrittenColumns]
-
-    def write_and_pass_on(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write whole fragments; yield their reports and all other rows."""
-        rows = _Rows.of(-1, None)
-        for batch in batches:
-            for fragment, part in runs(batch):
-                if fragment != rows.fragment:
-                    yield from self._end(rows)
-                    rows = _Rows.of(fragment, self.task.tasks.get(fragment))
-                yield from map(_add_report, rows.take(part))
-        yield from self._end(rows)
-
-    def _end(self, rows: _Rows) -> Iterator[pa.RecordBatch]:
-        """Yield the report of a whole fragment, or the rows that are held."""
-        if not rows.is_whole:
-            yield from map(_add_report, rows.held)
-            return
-        try:
-            written_columns = self.task.files(self.dataset, rows.fragment, [self.convert(part) for part in rows.held])
-            report = ColumnsReport(written=tuple(written_columns))
-        except DATA_ERRORS as error:
-            report = ColumnsReport.of(error)
-        self.written.extend(report.written)
-        yield _add_report(rows.held[0].slice(0, 1), report)
+def _end_fragment(
+    task: ColumnsTask, dataset: LanceDataset, convert: BatchConverter, rows: _Rows, written: list[WrittenColumns]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the report of a whole fragment, whose file `written` takes, or the rows that are held."""
+    if not rows.is_whole:
+        yield from map(_add_report, rows.held)
+        return
+    try:
+        report = ColumnsReport(written=tuple(task.files(dataset, rows.fragment, list(map(convert, rows.held)))))
+    except DATA_ERRORS as error:
+        report = ColumnsReport.of_error(error)
+    written.extend(report.written)
+    yield _add_report(rows.held[0].slice(0, 1), report)
 
 
 def _add_report(rows: pa.RecordBatch, report: ColumnsReport | None = None) -> pa.RecordBatch:

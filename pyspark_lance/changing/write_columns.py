@@ -14,31 +14,29 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
 from lance_core import ColumnPlan, ColumnsResult, Commit, LanceDataset, WriteAttempt, WrittenColumns
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, SchemaError, StoreError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
 from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
 from pyspark_lance.changing.merge_frames import apply_collations, is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
-from pyspark_lance.engine.lexing import has_escapes
 from pyspark_lance.engine.partitions import run_on_partitions
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, with_times
-from pyspark_lance.keys.collations import comparable_filter
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory, with_times
+from pyspark_lance.keys.collations import session_filter
 from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted, rename_columns_like
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
+from pyspark_lance.writing.orphan_files import cleaning_up
 from pyspark_lance.writing.schema_plan import as_payloads, plan_write
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _BLOB_MARK: Final = b"lance-encoding:blob"
 _ROW_ID: Final = "_rowid"
@@ -131,7 +129,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     keys = _keys(dataset, names_of("on", () if on is None else on), df)
     df = apply_collations(df, [field for field in dataset.schema if field.name in keys])
     stored = _plan_stored_columns(dataset, df, keys, vector_columns, field_metadata)
-    scope = _translate_scope(dataset, df, where)
+    scope = session_filter("where", where, dataset, df.sparkSession, _BY_ROWS)
     blobs = {"allow_external_blob_outside_bases": allow_external_blob_outside_bases}
     plan = dataset.plan_columns(stored, where=scope, missing=missing, **blobs)
     task = ColumnsTask(
@@ -152,7 +150,7 @@ def _write_fragments(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> l
     """Write the files of all fragments with rows in the frame."""
     passed_on = frame if task.keys else write_whole_fragments(frame, task)
     answers = run_on_partitions(_sort_by_fragment(passed_on, plan), task, task.stored)
-    return [ColumnsReport.from_bytes(answer.message) for answer in answers]
+    return [ColumnsReport.from_bytes(answer) for answer in answers]
 
 
 def _commit(
@@ -160,16 +158,11 @@ def _commit(
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
     written = [columns for report in reports for columns in report.written]
-    try:
+    with cleaning_up(lambda: delete_written(dataset.uri, written, task.storage_options)):
         for report in reports:
             report.reject()
         written += _write_fragments_without_rows(dataset, plan, written, task.stored)
         return dataset.commit_columns(plan, written, commit)
-    except StoreError:
-        raise  # the commit may have taken effect, or may still do so
-    except LanceError:
-        delete_written(dataset.uri, written, task.storage_options)
-        raise
 
 
 def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
@@ -238,13 +231,6 @@ def _large_blob(field: pa.Field) -> pa.Field:
     return field.with_type(pa.large_binary()) if is_marked and pa.types.is_binary(field.type) else field
 
 
-def _translate_scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
-    """The scope as an expression; a time without a zone is rejected in SQL, unless the session's zone is UTC."""
-    session = df.sparkSession
-    in_utc, escapes = is_utc(session_zone(session)), has_escapes(session)
-    return comparable_filter("where", where, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_ROWS)
-
-
 def _find_addresses(
     df: DataFrame,
     dataset: LanceDataset,
@@ -254,8 +240,6 @@ def _find_addresses(
     storage_options: Mapping[str, str] | None,
 ) -> DataFrame:
     """The values with the addresses of their rows, and with the key and its number of rows if it was joined."""
-    from pyspark.sql import functions
-
     if list(keys) == [ROW_ADDRESS]:
         return df.select(functions.col(_ROW_NAMES[ROW_ADDRESS]).cast("bigint").alias(ADDRESS), *map(quoted, values))
     rows = rows_of(df.sparkSession, dataset, [*keys, ROW_ADDRESS], scope, storage_options)
@@ -282,8 +266,6 @@ def _find_addresses(
 
 def _sort_by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
     """The frame, with all rows of a fragment in one task, in order."""
-    from pyspark.sql import functions
-
     tasks = max(1, min(len(plan.tasks), _ROUNDS * parallelism_of(frame.sparkSession)))
     fragment = functions.shiftright(functions.col(ADDRESS), 32)
     return frame.repartition(tasks, fragment).sortWithinPartitions(ADDRESS)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark_lance.lazy import DataFrame, functions, types
 from pyspark_lance.types.column_names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _PATH: Final = "__lance_convert_path"
 _VALUE: Final = "__lance_convert_value_"
@@ -24,8 +22,6 @@ def add_constants(frame: DataFrame, constants: Mapping[str, Mapping[str, Any]]) 
         frame: The frame, with all columns of the table.
         constants: The values by column, by the name of each file.
     """
-    from pyspark.sql import functions, types
-
     names = list(dict.fromkeys(name for values in constants.values() for name in values))
     if not names:
         return frame

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from pyarrow import fs
 
@@ -30,12 +30,10 @@ from pyspark_lance.conversion.merged_schema import check_partition_names, find_p
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, list_foreign_files
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of, with_setting, with_times
+from pyspark_lance.lazy import DataFrame, SparkSession, functions
 from pyspark_lance.reading.read import read
 from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted
 from pyspark_lance.writing.write import write
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
@@ -135,17 +133,15 @@ def convert(
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
     with with_setting(session, BY_ID, "true"), short_errors(str(source)):
-        foreign_source, whole = _open_source(session, str(source), source_format)
+        (files, frame), whole = _open_source(session, str(source), source_format)
         history = ConversionHistory.of(uri, str(source), storage_options)
-        left, begins = history.find_files_to_convert(foreign_source.files, str(source), mode)
+        left, begins = history.find_files_to_convert(files, str(source), mode)
         write_results: list[WriteResult] = []
-        for number, names in enumerate(
-            _group_by_size(left, foreign_source.files.sizes, max_bytes_per_commit, begins=begins)
-        ):
+        for number, names in enumerate(_group_by_size(left, files.sizes, max_bytes_per_commit, begins=begins)):
             first = begins and number == 0
-            idempotency_key = (IDEMPOTENCY_KEY, history.token(foreign_source.files, names, run=history.runs + begins))
+            idempotency_key = (IDEMPOTENCY_KEY, history.token(files, names, run=history.runs + begins))
             done = write(
-                foreign_source.frame(names),
+                frame(names),
                 uri,
                 mode=mode if first else "append",
                 partition_overwrite="static",
@@ -153,7 +149,7 @@ def convert(
                 partition_by=None if partition_expr is None else names_of("partition_expr", partition_expr),
                 vector_columns=vector_columns,
                 idempotency_key=idempotency_key,
-                transaction_properties=history.properties(foreign_source.files, names, begins=first, number=number),
+                transaction_properties=history.properties(files, names, begins=first, number=number),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
@@ -261,8 +257,6 @@ def _check_partition_values(frame: DataFrame, name: str) -> None:
         InvalidInputError: A string is empty, or has a character 0; or bytes are empty, or Spark does not read them back
             from the name.
     """
-    from pyspark.sql import functions
-
     kind, column = frame.schema[name].dataType.simpleString(), functions.col(quoted(name))
     if kind not in ("string", "binary"):
         return
@@ -279,12 +273,8 @@ def _check_partition_values(frame: DataFrame, name: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ForeignSource:
-    """A source of another format: its files, and a function that reads some of its files."""
-
-    files: SourceFiles
-    frame: Callable[[Iterable[str]], DataFrame]
+_ForeignSource: TypeAlias = tuple[SourceFiles, "Callable[[Iterable[str]], DataFrame]"]
+"""The files of a source of another format, and a function that reads some of them."""
 
 
 def _open_source(spark: SparkSession, source: str, form: SourceFormat | None) -> tuple[_ForeignSource, DataFrame]:
@@ -292,8 +282,8 @@ def _open_source(spark: SparkSession, source: str, form: SourceFormat | None) ->
     with foreign_errors(source, _SOURCE_REMEDY, spark):
         form = form or _format_of(source)
     with foreign_errors(source, _FOLDER_REMEDY if form == "parquet" else _SOURCE_REMEDY, spark):
-        opened = _source(spark, source, form)
-        whole = opened.frame(opened.files.sizes)
+        opened = files, frame = _source(spark, source, form)
+        whole = frame(files.sizes)
         _ = whole.schema  # a Connect session looks for files only now
     return opened, whole
 
@@ -323,7 +313,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat) -> _ForeignSou
             source_frame = source_frame.withMetadata(name, {})  # without the ids of the other format
         return source_frame
 
-    return _ForeignSource(files=files, frame=frame)
+    return files, frame
 
 
 def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> _ForeignSource:
@@ -339,7 +329,7 @@ def _read_whole(spark: SparkSession, source: str, form: Literal["delta", "iceber
         reader = reader.option("versionAsOf", str(int(version_files[0].partition(".")[0])))
     whole = reader.load(source)
     files = SourceFiles(base=None, sizes={source: 0}, times={source: "\n".join(version_files)}, is_whole=True)
-    return _ForeignSource(files=files, frame=lambda _: whole)
+    return files, lambda _: whole
 
 
 def _list_files_of_versions(spark: SparkSession, source: str, form: Literal["delta", "iceberg"]) -> list[str]:
@@ -444,8 +434,6 @@ def _compare(source_frame: DataFrame, copied_frame: DataFrame, what: str) -> int
 
 def _sum_up_rows(frame: DataFrame, like: DataFrame) -> dict[str, int]:
     """The number of rows; and for each column the number of non-null values, and the sum of hashes if it has them."""
-    from pyspark.sql import functions
-
     parts = [functions.count(functions.lit(1)).alias("rows")]
     for field in like.schema:
         column, kind = functions.col(quoted(field.name)), field.dataType

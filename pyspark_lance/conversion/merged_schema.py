@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
 from lance_core.errors import SchemaError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql.types import DataType, StructType
+from pyspark_lance.lazy import DataFrameReader, DataType, StructType, types
 
 _NO_MERGE: Final = "CANNOT_MERGE_"
 """Start of the names of Spark's errors about schemas that differ; the class of the errors differs between sessions."""
@@ -102,8 +99,6 @@ def find_partitions(base: str, files: Sequence[str]) -> dict[str, str]:
 
 def _find_type_changes(before: DataType, now: DataType, path: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield the columns and fields of structs that have another type, each with its path and both types."""
-    from pyspark.sql import types
-
     if isinstance(before, types.StructType) and isinstance(now, types.StructType):
         fields = {field.name.lower(): field for field in before} | {field.name: field for field in before}
         for field in now:

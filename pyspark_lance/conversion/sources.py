@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -25,10 +25,8 @@ from pyarrow import fs
 
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
+from pyspark_lance.lazy import DataType, StructType, types
 from pyspark_lance.types.arrow_types import from_arrow
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
 
 BY_ID: Final = "spark.sql.parquet.fieldId.read.enabled"
 """The setting by which Spark finds columns in Parquet files by the ids of `SourceFiles.schema`."""
@@ -88,8 +86,6 @@ def filesystem_of(path: str) -> tuple[Any, str, str]:
 
 
 def _list_delta_files(source: str) -> SourceFiles:
-    from pyspark.sql.types import StructType
-
     table = _library("deltalake", "delta").DeltaTable(source)
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
@@ -104,7 +100,7 @@ def _list_delta_files(source: str) -> SourceFiles:
     sizes = dict(sorted(zip(names, actions.column("size_bytes").to_pylist(), strict=True)))
     columns = {name: f"partition.{name}" for name in table.metadata().partition_columns}
     values = actions.select(list(columns.values())).rename_columns(list(columns)).to_pylist() if columns else []
-    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    schema = types.StructType.fromJson(json.loads(table.schema().to_json()))
     return SourceFiles(base=None, sizes=sizes, schema=schema, constants=dict(zip(names, values, strict=False)))
 
 
@@ -217,8 +213,6 @@ def _find_newest_metadata(source: str) -> str:
 
 def _with_ids(kind: DataType, arrow: pa.DataType) -> DataType:
     """A Spark type whose fields have the ids of the fields of an Arrow type."""
-    from pyspark.sql import types
-
     if isinstance(kind, types.StructType):
         fields = [
             types.StructField(

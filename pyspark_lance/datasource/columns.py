@@ -10,7 +10,8 @@ after rows that are still to be read        their fragment with the same rows; o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -116,15 +117,14 @@ class WatchedColumns:
         """
         if self.fits(dataset):
             return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
-        later = [
-            later_version
-            for later_version in (end, self._open_planned_version(options))
-            if later_version is not None and self.fits(later_version)
-        ]
-        until = max((later_version.version for later_version in later), default=dataset.version)
+        later = [version for version in (end, self._open(options, self.version)) if version is not None]
+        until = max((version.version for version in later if self.fits(version)), default=dataset.version)
+        between = (self._open(options, number) for number in range(dataset.version + 1, until))
         reads: list[FragmentRead] = []
         left = fragments
-        for later_version in (*later, *self._between(options, dataset.version, until)):
+        for later_version in itertools.chain(later, between):
+            if later_version is None or not self.fits(later_version):
+                continue
             intact = [fragment for fragment in left if _is_intact(later_version, fragment)]
             if intact:
                 reads.append(FragmentRead(dataset=later_version, columns=self.read, fragments=tuple(intact)))
@@ -133,20 +133,10 @@ class WatchedColumns:
                 return reads
         return [*reads, self._read_moved_fragments(options, dataset, left, until)]
 
-    def _between(self, options: SourceOptions, version: int, until: int) -> Iterator[LanceDataset]:
-        """Yield the versions between two that have all columns."""
-        for number in range(version + 1, until):
-            try:
-                dataset = version_at(options, number)
-            except LanceError:  # it was cleaned up
-                continue
-            if self.fits(dataset):
-                yield dataset
-
-    def _open_planned_version(self, options: SourceOptions) -> LanceDataset | None:
-        """The version for which the query was planned; None if it was cleaned up."""
+    def _open(self, options: SourceOptions, version: int) -> LanceDataset | None:
+        """A version of the table; None if it was cleaned up."""
         try:
-            return version_at(options, self.version)
+            return version_at(options, version)
         except LanceError:
             return None
 

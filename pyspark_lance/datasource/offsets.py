@@ -14,8 +14,7 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from lance_core import LanceDataset
@@ -37,58 +36,34 @@ def number_of(offset: dict[str, Any]) -> int:
 
 def offset_at(dataset: LanceDataset) -> dict[str, Any]:
     """The offset after a version."""
-    read = ReadFragments.of(dataset)
     files = [fragment.metadata.files[0].path for fragment in dataset.get_fragments() if fragment.metadata.files]
     return {
         "version": dataset.version,
         "table": dataset.identity,
         "branch": dataset.branch or "main",
-        "fragments": read.count,
-        "last_fragment": read.last,
-        "deleted_rows": read.deleted_rows,
+        **count_fragments(dataset),
         "files": list(dict.fromkeys([*files[:1], *files[-1:]])),
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFragments:
-    """The fragments of a version that was read: ids are never used twice, so later fragments have larger ids.
+def count_fragments(dataset: LanceDataset) -> dict[str, int]:
+    """The number of fragments of a version that was read, the largest of their ids, and the number of deleted rows.
 
-    Attributes:
-        count: Their number.
-        last: The largest id; -1 if there is none.
-        deleted_rows: Their deleted rows.
+    Ids are never used twice, so later fragments have larger ones.
     """
+    fragments = dataset.get_fragments()
+    return {
+        "fragments": len(fragments),
+        "last_fragment": max((fragment.fragment_id for fragment in fragments), default=-1),
+        "deleted_rows": sum(fragment.metadata.num_deletions for fragment in fragments),
+    }
 
-    count: int
-    last: int
-    deleted_rows: int
 
-    @classmethod
-    def of(cls, dataset: LanceDataset) -> ReadFragments:
-        """The fragments of a version."""
-        fragments = dataset.get_fragments()
-        deleted = sum(fragment.metadata.num_deletions for fragment in fragments)
-        return cls(
-            count=len(fragments),
-            last=max((fragment.fragment_id for fragment in fragments), default=-1),
-            deleted_rows=deleted,
-        )
-
-    @classmethod
-    def at(cls, offset: dict[str, Any]) -> ReadFragments | None:
-        """The fragments that an offset counts; None if an earlier release has written it."""
-        if "last_fragment" not in offset:
-            return None
-        return cls(count=offset["fragments"], last=offset["last_fragment"], deleted_rows=offset["deleted_rows"])
-
-    def are_all_in(self, dataset: LanceDataset) -> bool:
-        """Whether a later version has all of these fragments, without further deletions."""
-        read_fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id <= self.last]
-        return (
-            len(read_fragments) == self.count
-            and sum(fragment.metadata.num_deletions for fragment in read_fragments) == self.deleted_rows
-        )
+def has_all_fragments(dataset: LanceDataset, counts: Mapping[str, int]) -> bool:
+    """Whether a later version has all fragments that `count_fragments` counted, without further deletions."""
+    read = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id <= counts["last_fragment"]]
+    deleted = sum(fragment.metadata.num_deletions for fragment in read)
+    return (len(read), deleted) == (counts["fragments"], counts["deleted_rows"])
 
 
 def version_at(options: SourceOptions, version: int) -> LanceDataset:

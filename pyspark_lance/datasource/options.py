@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import lance_core
-from lance_core import Commit, FileOptions, LanceDataset
+from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.lexing import translate_strings
 from pyspark_lance.engine.sessions import is_utc, reject_memory
+from pyspark_lance.reading.change_feed import ChangeFeed, plan_feed
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
 
@@ -227,35 +228,30 @@ class SourceOptions:
         Raises:
             InvalidInputError: An option has no valid value, or excludes another one that is given.
         """
-        mode = "overwrite" if overwrite else "append"
         condition = self.value("replaceWhere")
         dynamic = (self.value("partitionOverwriteMode") or "").lower() or None
         if dynamic not in (None, "static", "dynamic"):
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
-        return WriteArguments(
-            mode=mode,  # type: ignore[arg-type]  # one of the two
-            cluster=False,  # a data source cannot move rows between tasks
-            vector_columns=self._widths(),
-            schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
-            replace_where=None if condition is None else translate_strings(condition),
-            assume_utc=self.assume_utc,
-            partition_by=self.names("partition_by"),
-            partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the three
-            merge_on=self.names("merge_on"),
-            commit=Commit(
-                message=self.value("commit_message"),
-                properties=self._properties(),
-                idempotency_key=self._pair("idempotency_key"),
-            ),
-            idempotency_since=self.integer("idempotency_since") or 0,
-            storage_options=self.storage,
-            files=FileOptions.of(
-                {
-                    "data_storage_version": self.value("data_storage_version"),
-                    **{name: self.integer(name) for name in ("max_rows_per_file", "max_bytes_per_file")},
-                    **{name: self.boolean(name) for name in _FILE_FLAGS},
-                }
-            ),
+        return WriteArguments.of(
+            {
+                "mode": "overwrite" if overwrite else "append",
+                "cluster": False,  # a data source cannot move rows between tasks
+                "vector_columns": self._widths(),
+                "schema_mode": self._schema_mode(),
+                "replace_where": None if condition is None else translate_strings(condition),
+                "assume_utc": self.assume_utc,
+                "partition_by": self.names("partition_by"),
+                "partition_overwrite": dynamic,
+                "merge_on": self.names("merge_on"),
+                "commit_message": self.value("commit_message"),
+                "transaction_properties": self._properties(),
+                "idempotency_key": self._pair("idempotency_key"),
+                "idempotency_since": self.integer("idempotency_since") or 0,
+                "storage_options": self.storage,
+                "data_storage_version": self.value("data_storage_version"),
+                **{name: self.integer(name) for name in ("max_rows_per_file", "max_bytes_per_file")},
+                **{name: self.boolean(name) for name in _FILE_FLAGS},
+            }
         )
 
     @property
@@ -297,6 +293,11 @@ class SourceOptions:
         if blobs not in _BLOBS:
             raise InvalidInputError(f"option blobs: {blobs!r} is none of {', '.join(_BLOBS)}")
         return _BLOBS[blobs]
+
+    def plan_feed(self, dataset: LanceDataset, begin_version: int, **facts: Any) -> ChangeFeed:
+        """The changes after a version, with both images of updated rows; see `change_feed.plan_feed`."""
+        storage, blobs = self.storage, self.blob_handling
+        return plan_feed(dataset, begin_version, preimages=True, storage_options=storage, blob_handling=blobs, **facts)
 
     def _dataset(self, version: int | str | None, *, asof: dt.datetime | str | None = None) -> LanceDataset:
         scans = {"blob_handling": self.blob_handling}

@@ -14,11 +14,12 @@ reader and writer to the executors. The commit runs in another Python process be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subclass of Spark's class
     DataSource,
     DataSourceArrowWriter,
@@ -29,28 +30,24 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     WriterCommitMessage,
 )
 
+from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.changes import check_feed_options, choose_ending_version, choose_starting_version
 from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.datasource.streams import ChangePartition, RejectedStreamReader, StreamReader, StreamWriter
+from pyspark_lance.datasource.streams import ReadPartition, RejectedStreamReader, StreamReader, StreamWriter
 from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.partitions import local_property, task_identity
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
-from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_schema, plan_feed
-from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_tasks, reject_another, table_schema
+from pyspark_lance.lazy import SparkSession, StructType
+from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_schema
+from pyspark_lance.reading.plan import ReadPlan, plan_read, plan_tasks, reject_another, table_schema
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
-from pyspark_lance.writing.partitioning import OVERWRITE_MODE
-
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-    from lance_core import LanceDataset
+from pyspark_lance.writing.options import OVERWRITE_MODE
 
 _LEAST_PARALLELISM: Final = 8
 """The least parallelism that is assumed if the session's parallelism is unknown."""
@@ -126,8 +123,10 @@ class DefaultSource(DataSource):
         parallelism = self._options.integer("parallelism") or self.parallelism
         parallelism = parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
         if check_feed_options(self._options, streams=False):
-            return _FeedReader(self._feed(schema, parallelism))
-        return _BatchReader(self._plan(schema), parallelism)
+            feed = self._feed(schema, parallelism)
+            return _Reader(replace(feed, tasks=()), lambda: feed.tasks)
+        plan = self._plan(schema)
+        return _Reader(plan, lambda: plan_tasks(plan.open(), plan, parallelism=parallelism))
 
     def _feed(self, schema: StructType, parallelism: int) -> ChangeFeed:
         """The changes between the versions that the options name."""
@@ -138,14 +137,11 @@ class DefaultSource(DataSource):
                 f"option endingVersion: the last version is {dataset.version}, and the first one is {first}"
             )
         self._fix_version(dataset)
-        return plan_feed(
+        return self._options.plan_feed(
             dataset,
             first - 1,
             columns=self._table_columns(schema, dataset).names,
-            preimages=True,
             each_version=not self._options.boolean("netChanges"),
-            storage_options=self._options.storage,
-            blob_handling=self._options.blob_handling,
             parallelism=parallelism,
         )
 
@@ -220,57 +216,29 @@ class DefaultSource(DataSource):
         )
 
 
-class _BatchPartition(InputPartition):
-    """The rows that one task reads."""
+class _Reader(DataSourceReader):
+    """Reads a version or a change feed; Spark evaluates further filters.
 
-    def __init__(self, pieces: tuple[FragmentRange, ...]) -> None:
-        super().__init__(pieces)
-        self.pieces = pieces
-
-
-class _BatchReader(DataSourceReader):
-    """Reads the columns of a schema; Spark evaluates further filters.
-
-    Spark pickles the reader for the tasks before it calls `partitions`, which therefore must not change it.
+    Spark pickles the reader for the tasks, which need no more than the partitions carry.
     """
 
-    def __init__(self, plan: ReadPlan, parallelism: int) -> None:
-        self._plan = plan
-        self._parallelism = parallelism
+    def __init__(self, source: ReadPlan | ChangeFeed, divide: Callable[[], Iterable[tuple[Any, ...]]]) -> None:
+        self._source = source
+        self._divide = divide
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions of the read."""
-        tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
         # Spark treats an empty list as one unknown partition.
-        return [_BatchPartition(pieces) for pieces in tasks] or [_BatchPartition(())]
+        return [ReadPartition(self._source, parts) for parts in self._divide() or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
-        assert isinstance(partition, _BatchPartition)
-        with plain_errors():
-            yield from self._plan.read(partition.pieces)
-
-
-class _FeedReader(DataSourceReader):
-    """Reads a change feed; it is pickled without the parts of the feed, which the partitions carry."""
-
-    def __init__(self, feed: ChangeFeed) -> None:
-        self._tasks = feed.tasks
-        self._feed = replace(feed, tasks=())
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_feed": self._feed, "_tasks": ()}
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """The partitions of the read."""
-        return [ChangePartition(self._feed, tasks) for tasks in self._tasks] or [ChangePartition(self._feed, ())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition. Runs in a task."""
-        assert isinstance(partition, ChangePartition)
-        with plain_errors():
-            yield from partition.feed.read(partition.tasks)
+        assert isinstance(partition, ReadPartition)
+        return partition.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,37 +265,31 @@ class _BatchWriter(DataSourceArrowWriter):
             makes no difference.
     """
 
-    def __init__(self, job: WriteJob | KeyMergeJob | None, dynamic: WriteJob | LanceError | None = None) -> None:
+    def __init__(self, job: WriteJob | None, dynamic: WriteJob | LanceError | None = None) -> None:
         self._job = job
         self._dynamic = dynamic
-        write = job.write if isinstance(job, KeyMergeJob) else job
-        self._respelled = () if write is None else write.plan.respelled
+        self._respelled = () if job is None else job.plan.respelled
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Runs in a task."""
-        from pyspark import TaskContext
-
         if self._job is None:
             return _WriteMessage(b"")
-        context = TaskContext.get()
-        assert context is not None, "Spark writes in tasks"
-        if self._respelled and (context.getLocalProperty("spark.sql.caseSensitive") or "").lower() == "true":
+        if self._respelled and local_property("spark.sql.caseSensitive").lower() == "true":
             raise SchemaError(  # only tasks can read the session's setting
                 f"the table spells the columns {list(self._respelled)} differently, and spark.sql.caseSensitive is"
                 " true: names must agree in case"
             )
-        mode = (context.getLocalProperty(OVERWRITE_MODE) or "").lower()
-        is_dynamic = self._dynamic is not None and mode == "dynamic"
+        is_dynamic = self._dynamic is not None and local_property(OVERWRITE_MODE).lower() == "dynamic"
         job = self._chosen(is_dynamic=is_dynamic)
-        return _WriteMessage(job.task()(context.partitionId(), context.attemptNumber(), iterator), is_dynamic)
+        return _WriteMessage(job.task()(*task_identity(), iterator), is_dynamic)
 
-    def _chosen(self, *, is_dynamic: bool) -> WriteJob | KeyMergeJob:
+    def _chosen(self, *, is_dynamic: bool) -> WriteJob:
         """The write that the session asks for."""
         if is_dynamic and isinstance(self._dynamic, LanceError):
             raise self._dynamic
         job = self._dynamic if is_dynamic else self._job
-        assert isinstance(job, WriteJob | KeyMergeJob)
+        assert isinstance(job, WriteJob)
         return job
 
     @plain_errors()
@@ -345,5 +307,5 @@ class _BatchWriter(DataSourceArrowWriter):
         """
         if any(message is None for message in messages):
             for job in (self._job, self._dynamic):
-                if isinstance(job, WriteJob | KeyMergeJob):
+                if isinstance(job, WriteJob):
                     job.clean((), failed=True)

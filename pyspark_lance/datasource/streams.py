@@ -23,7 +23,7 @@ commit needs from it, such as the id of the query, which only tasks can read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
@@ -35,23 +35,25 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
     WriterCommitMessage,
 )
 
-from lance_core import ChangeTask, LanceDataset
+from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.changes import choose_starting_version
 from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
 from pyspark_lance.datasource.offsets import (
     RESTART,
     START,
-    ReadFragments,
     check_offset,
+    count_fragments,
+    has_all_fragments,
     number_of,
     offset_at,
     version_at,
 )
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, plan_feed
-from pyspark_lance.reading.plan import FragmentRange, FragmentSize, ReadPlan, split_into_tasks
+from pyspark_lance.engine.partitions import local_property, task_identity
+from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed
+from pyspark_lance.reading.plan import ReadPlan, divide_fragments
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
@@ -94,12 +96,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Runs in a task."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "Spark writes in tasks"
-        report = self._job.task()(context.partitionId(), context.attemptNumber(), iterator)
-        return _StreamMessage(report, self._job.job, context.getLocalProperty("sql.streaming.queryId") or "")
+        report = self._job.task()(*task_identity(), iterator)
+        return _StreamMessage(report, self._job.job, local_property("sql.streaming.queryId"))
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -138,22 +136,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job.clean([] if dataset is None else [fragment.metadata for fragment in dataset.get_fragments()], failed=failed)
 
 
-class _StreamPartition(InputPartition):
-    """The rows that one task reads, with the plan for their version."""
+class ReadPartition(InputPartition):
+    """What one task reads: pieces of a plan, or parts of a change feed."""
 
-    def __init__(self, plan: ReadPlan, pieces: tuple[FragmentRange, ...]) -> None:
-        super().__init__(pieces)
-        self.plan = plan
-        self.pieces = pieces
+    def __init__(self, source: ReadPlan | ChangeFeed, parts: tuple[Any, ...]) -> None:
+        super().__init__(parts)
+        self.source = source
+        self.parts = parts
 
-
-class ChangePartition(InputPartition):
-    """The changed rows that one task reads."""
-
-    def __init__(self, feed: ChangeFeed, tasks: tuple[ChangeTask, ...]) -> None:
-        super().__init__(tasks)
-        self.feed = feed
-        self.tasks = tasks
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Runs in a task."""
+        with plain_errors():
+            yield from self.source.read(self.parts)
 
 
 class StreamReader(DataSourceStreamReader):
@@ -217,15 +211,14 @@ class StreamReader(DataSourceStreamReader):
         latest = self._options.open_or_none()
         check_offset(self._options, start, latest)
         from_version = number_of(start)
+        self._last = start
         if latest is None:
-            self._last = start
             return start
         end = latest.version if self._end is None else min(self._end, latest.version)
         first_batch = self._starting is None and from_version == 0
         if self._most is not None and not first_batch and type(limit).__name__ != "ReadAllAvailable":
             end = min(end, from_version + self._most)
         if end < from_version:
-            self._last = start
             return start
         dataset = latest if end == latest.version else version_at(self._options, end)
         if end > from_version and self._watched is not None:
@@ -259,7 +252,7 @@ class StreamReader(DataSourceStreamReader):
         if first == 0 and self._starting is None:
             return self._tasks(dataset, -1, dataset)
         parts: list[InputPartition] = []
-        read_fragments = ReadFragments.at(start) if first else None
+        read_fragments = start if first and "last_fragment" in start else None
         for version in range(first + 1, last + 1):
             parts += self._read_added(version, dataset, read_fragments)
             read_fragments = None
@@ -267,23 +260,18 @@ class StreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
-        if isinstance(partition, ChangePartition):
-            return partition.feed.read(partition.tasks)
-        assert isinstance(partition, _StreamPartition)
-        return partition.plan.read(partition.pieces)
+        assert isinstance(partition, ReadPartition)
+        return partition.read()
 
     def _changes(self, begin: int, end: LanceDataset, expected: pa.Schema) -> list[InputPartition]:
         """The changes after a version, in the columns for which the query was planned."""
         fits = self._watched is None or self._watched.fits(end)
         try:
-            feed = plan_feed(
+            feed = self._options.plan_feed(
                 end,
                 begin,
                 columns=self._plan.columns if fits else [name for name in end.schema.names if name not in FEED_COLUMNS],
-                preimages=True,
                 each_version=not self._options.boolean("netChanges") and (begin > 0 or self._starting is not None),
-                storage_options=self._options.storage,
-                blob_handling=self._options.blob_handling,
                 parallelism=_PARALLELISM,
             )
         except VersionNotFoundError as error:
@@ -291,9 +279,9 @@ class StreamReader(DataSourceStreamReader):
         if not fits:
             feed = feed.with_columns_of(self._plan.version, self._plan.columns)
         feed = replace(feed, expected=expected)
-        return [ChangePartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
+        return [ReadPartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
 
-    def _read_added(self, version: int, end: LanceDataset, read: ReadFragments | None) -> list[InputPartition]:
+    def _read_added(self, version: int, end: LanceDataset, read: Mapping[str, int] | None) -> list[InputPartition]:
         """The fragments that a version added.
 
         Args:
@@ -311,12 +299,12 @@ class StreamReader(DataSourceStreamReader):
             return []
         before = read
         if before is None and version > 1:
-            before = ReadFragments.of(version_at(self._options, version - 1))
+            before = count_fragments(version_at(self._options, version - 1))
         is_new = name == "Overwrite" or before is None
         adds = name == "Append" or (name == "Overwrite" and before is None)
         # A merge adds columns, and perhaps rows; the condition of a deletion may have been true for no row.
         if name in ("Merge", "Delete") and before is not None:
-            adds = before.are_all_in(dataset)
+            adds = has_all_fragments(dataset, before)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
@@ -326,7 +314,7 @@ class StreamReader(DataSourceStreamReader):
                 " determine which rows are new. Option ignoreChanges=true reads the rows of its new files, and ignores"
                 " deleted rows"
             )
-        last = -1 if is_new or before is None else before.last
+        last = -1 if is_new or before is None else before["last_fragment"]
         return self._tasks(dataset, last, end) if name != "Restore" else []
 
     def _tasks(self, dataset: LanceDataset, last: int, end: LanceDataset) -> list[InputPartition]:
@@ -341,16 +329,7 @@ class StreamReader(DataSourceStreamReader):
         """Tasks for fragments of a version."""
         version, identity = read.dataset.version, read.dataset.identity
         plan = replace(self._plan, version=version, identity=identity, columns=read.columns, renamed=read.renamed)
-        sizes = [
-            FragmentSize(
-                fragment_id=fragment.fragment_id,
-                num_rows=fragment.metadata.num_rows,
-                num_bytes=fragment.metadata.num_bytes,
-            )
-            for fragment in read.fragments
-        ]
-        for pieces in split_into_tasks(sizes, parallelism=_PARALLELISM, whole_fragments=plan.filter is not None):
-            yield _StreamPartition(plan, pieces)
+        return (ReadPartition(plan, pieces) for pieces in divide_fragments(read.fragments, plan, _PARALLELISM))
 
 
 class RejectedStreamReader(StreamReader):

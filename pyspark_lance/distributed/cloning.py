@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lance_core
 from lance_core import FileCopy, LanceDataset
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.engine.sessions import parallelism_of, reject_memory
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.lazy import SparkSession
 
 
 def deep_clone(
@@ -62,20 +60,13 @@ def deep_clone(
             return
         most = TASKS_PER_CORE * parallelism_of(spark)
         groups = tuple(tuple(copies[start::most]) for start in range(min(most, len(copies))))
-        run_all_tasks(spark, _CopyTask(groups=groups), len(groups), progress)
+        run_all_tasks(spark, partial(_copy_group, groups), len(groups), progress)
 
     reference = dataset.version if version is None else version
     return dataset.deep_clone(target, reference, target_storage_options or storage_options, copier=copy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CopyTask:
-    """The groups of copies, run by number. It is pickled together with the options of the stores."""
-
-    groups: Sequence[Sequence[FileCopy]] = field(repr=False)
-
-    def __call__(self, number: int) -> int:
-        """Run a group on an executor; returns the number of its copies."""
-        for copy in self.groups[number]:
-            copy.run()
-        return len(self.groups[number])
+def _copy_group(groups: Sequence[Sequence[FileCopy]], number: int) -> None:
+    """Runs on an executor, to which the groups are sent together with the options of the stores."""
+    for copy in groups[number]:
+        copy.run()

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lance_core
 from lance_core import LanceDataset, errors
@@ -30,10 +30,8 @@ from lance_core.maintenance import (
 )
 from pyspark_lance.engine.executor_tasks import Progress, run_tasks
 from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.lazy import SparkSession
 from pyspark_lance.writing.orphan_files import delete_orphan_files
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -166,9 +164,7 @@ def execute_tasks(
         raise
     new_fragments = [fragment for result in results for fragment in result.new_fragments]
     delete_orphan_files(job.uri, job.job, new_fragments, job.storage_options or None)
-    failures = [
-        CompactionFailure(fragment_ids=job.fragment_ids[failure.number], error=failure.error) for failure in failed
-    ]
+    failures = [CompactionFailure(fragment_ids=job.fragment_ids[number], error=failed[number]) for number in failed]
     for failure in failures:
         _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
     return results, failures

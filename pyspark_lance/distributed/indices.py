@@ -11,18 +11,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import lance_core
 from lance_core import Index, LanceDataset
-from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.engine.sessions import parallelism_of, reject_memory
+from pyspark_lance.lazy import SparkSession
 from pyspark_lance.types.column_names import case_sensitive, respell_path
-from pyspark_lance.writing.orphan_files import delete_orphan_files
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.writing.orphan_files import cleaning_up, delete_orphan_files
 
 _JOB_CHARACTERS: Final = len("01234567-0123-0123-")
 
@@ -77,11 +74,7 @@ def create_scalar_index(
         job=job,
         uri=dataset.uri,
         version=dataset.version,
-        column=column,
-        index_type=index_type,
-        name=name,
-        replace=replace,
-        arguments=arguments,
+        arguments={"column": column, "index_type": index_type, "name": name, "replace": replace, **arguments},
         storage_options=dict(storage_options or {}),
         groups=_group_fragments(dataset, TASKS_PER_CORE * parallelism_of(spark)),
     )
@@ -95,13 +88,8 @@ def create_scalar_index(
         merged = dataset.merge_existing_index_segments(parts)
     finally:
         delete_orphan_files(dataset.uri, job, (), storage_options, failed=failed, index_segments=True)
-    try:
+    with cleaning_up(lambda: delete_orphan_files(dataset.uri, merged.uuid, (), storage_options, index_segments=True)):
         return dataset.commit_existing_index_segments(merged.name, column, [merged])
-    except StoreError:
-        raise  # the commit may have taken effect, or may still do so
-    except LanceError:
-        delete_orphan_files(dataset.uri, merged.uuid, (), storage_options, index_segments=True)
-        raise
 
 
 def _group_fragments(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
@@ -123,10 +111,6 @@ class _Build:
     job: str
     uri: str
     version: int
-    column: str
-    index_type: Any
-    name: str | None
-    replace: bool
     arguments: Mapping[str, Any]
     storage_options: Mapping[str, str] = field(repr=False)
     groups: Sequence[Sequence[int]]
@@ -138,12 +122,5 @@ class _Build:
 
     def segment(self, dataset: LanceDataset, fragment_ids: Sequence[int]) -> Index:
         """Build the segment of some fragments."""
-        return dataset.create_index_uncommitted(
-            self.column,
-            self.index_type,
-            self.name,
-            replace=self.replace,
-            fragment_ids=fragment_ids,
-            index_uuid=self.job + str(uuid.uuid4())[_JOB_CHARACTERS:],
-            **self.arguments,
-        )
+        index_uuid = self.job + str(uuid.uuid4())[_JOB_CHARACTERS:]
+        return dataset.create_index_uncommitted(**self.arguments, fragment_ids=fragment_ids, index_uuid=index_uuid)

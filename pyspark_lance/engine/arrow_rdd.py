@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lance_core.errors import LanceError
 from pyspark_lance.engine.sessions import parallelism_of
-from pyspark_lance.engine.spark_internals import is_classic
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.engine.spark_internals import is_classic, try_internals
+from pyspark_lance.lazy import DataFrame
 
 _NAME: Final = "pyspark_lance"
 """The name of the execution in the SQL tab and for listeners."""
@@ -62,16 +60,7 @@ class ArrowRdd:
         Raises:
             Py4JJavaError: The frame cannot be planned.
         """
-        if not is_classic(frame):
-            return None
-        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
-
-        try:
-            return cls._find_rdd(frame, max_rows)
-        except Py4JJavaError:
-            raise  # the plan failed, not the look-up
-        except (Py4JError, AttributeError, TypeError):
-            return None
+        return try_internals(lambda: cls._find_rdd(frame, max_rows), raises=True) if is_classic(frame) else None
 
     @classmethod
     def _find_rdd(cls, frame: DataFrame, max_rows: int | None) -> ArrowRdd | None:
@@ -144,7 +133,7 @@ def _overloads(application: str, kind: Any) -> frozenset[int]:
 
 def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
     """The schema of the JVM's batches, with UTC as the zone of timestamps."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 
     utils = jvm.org.apache.spark.sql.util.ArrowUtils
     arguments = (jvm_frame.schema(), "UTC", True, large)

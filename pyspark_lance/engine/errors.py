@@ -101,12 +101,8 @@ def _without_own_names(message: str) -> str:
 
 
 @contextlib.contextmanager
-def without_error_log() -> Iterator[None]:
-    """Keep Spark from printing errors that are expected on the user's screen."""
-    from pyspark.logger import PySparkLogger
-
-    # The first caller of getLogger decides the class of a logger, and Spark needs its own class.
-    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+def without_log(*loggers: logging.Logger) -> Iterator[None]:
+    """Keep messages that are expected off the user's screen."""
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -115,6 +111,14 @@ def without_error_log() -> Iterator[None]:
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
+
+
+def without_error_log() -> contextlib.AbstractContextManager[None]:
+    """Keep Spark from printing errors that are expected on the user's screen."""
+    from pyspark.logger import PySparkLogger
+
+    # The first caller of getLogger decides the class of a logger, and Spark needs its own class.
+    return without_log(*map(PySparkLogger.getLogger, ("SQLQueryContextLogger", "DataFrameQueryContextLogger")))
 
 
 class SparkLostError(LanceError):

@@ -13,17 +13,15 @@ import contextlib
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from lance_core.errors import LanceError
 from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.sessions import is_connect, use_cores_of_task
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.lazy import SparkSession
 
 _Result = TypeVar("_Result")
 
@@ -39,22 +37,9 @@ _ANSWER_SCHEMA: Final = pa.schema(
 _POLL_SECONDS: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailure:
-    """A task that failed.
-
-    Attributes:
-        number: Its number.
-        error: Class and message of the error.
-    """
-
-    number: int
-    error: str
-
-
 def run_tasks(
     spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
-) -> tuple[list[_Result], list[TaskFailure]]:
+) -> tuple[list[_Result], dict[int, str]]:
     """Run a function on Spark's executors, once for each number from 0 to count - 1.
 
     Args:
@@ -64,12 +49,12 @@ def run_tasks(
         progress: Called from another thread while the tasks run, and from this thread when all have ended.
 
     Returns:
-        The results, in the order of their numbers, and the tasks that raised.
+        The results, in the order of their numbers; and of each task that raised, class and message of the error.
 
     Raises:
         LanceError: Spark returned no answer for some task.
     """
-    answer = _Answers(task)
+    answer: Any = partial(_run_numbers, task)
     frame = spark.range(0, count, 1, count).mapInArrow(answer, "task long not null, result binary, error string")
     with contextlib.nullcontext() if progress is None else _watch_progress(spark, count, progress):
         answers = {row.task: row for row in run_job(spark, frame.collect)}
@@ -77,15 +62,9 @@ def run_tasks(
         progress(count, count)
     if sorted(answers) != list(range(count)):
         raise LanceError(f"Spark answered for {len(answers)} of {count} tasks")
-    ordered = [answers[number] for number in range(count)]
-    return (
-        [pickle.loads(answer_row.result) for answer_row in ordered if answer_row.error is None],  # noqa: S301 - from our own workers
-        [
-            TaskFailure(number, answer_row.error)
-            for number, answer_row in enumerate(ordered)
-            if answer_row.error is not None
-        ],
-    )
+    ordered = sorted(answers.items())
+    failures = {number: answer_row.error for number, answer_row in ordered if answer_row.error is not None}
+    return [pickle.loads(answer_row.result) for number, answer_row in ordered if number not in failures], failures  # noqa: S301 - from our own workers
 
 
 def run_all_tasks(
@@ -98,29 +77,23 @@ def run_all_tasks(
     """
     results, failures = run_tasks(spark, task, count, progress)
     if failures:
-        raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {failures[0].error}")
+        raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {next(iter(failures.values()))}")
     return results
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers(Generic[_Result]):
-    """The function that runs in each partition, on the number that the partition has; it is pickled."""
-
-    task: Callable[[int], _Result]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks with the numbers in the batches; yields the result of each, or its error."""
-        use_cores_of_task()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                result = error = None
-                try:
-                    result = pickle.dumps(self.task(number))
-                except Exception as failure:  # noqa: BLE001 - a task that fails must not discard the results of others
-                    error = f"{type(failure).__name__}: {failure}"
-                yield pa.RecordBatch.from_pydict(
-                    {"task": [number], "result": [result], "error": [error]}, schema=_ANSWER_SCHEMA
-                )
+def _run_numbers(task: Callable[[int], object], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the tasks with the numbers that a partition has; yields the result of each, or its error."""
+    use_cores_of_task()
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            result = error = None
+            try:
+                result = pickle.dumps(task(number))
+            except Exception as failure:  # noqa: BLE001 - a task that fails must not discard the results of others
+                error = f"{type(failure).__name__}: {failure}"
+            yield pa.RecordBatch.from_pydict(
+                {"task": [number], "result": [result], "error": [error]}, schema=_ANSWER_SCHEMA
+            )
 
 
 @contextlib.contextmanager

@@ -16,13 +16,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pyspark_lance.engine.errors import find_lost_spark_error, unwrap_lance_error
 from pyspark_lance.engine.sessions import is_connect
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark_lance.lazy import SparkSession
 
 _Result = TypeVar("_Result")
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
+from pyspark_lance.lazy import SparkSession
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+WORD: Final = "word"
+QUOTED: Final = "quoted"
+STRING: Final = "string"
+SIGN: Final = "sign"
 _LITERAL: Final = "spark.sql.parser.escapedStringLiterals"
 _SETTINGS: Final = (
     _LITERAL,
@@ -39,7 +42,7 @@ _LEXEME: Final = re.compile(
     rf"|(?P<string>{_STRING})|(?P<quoted>{_QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)",
     re.DOTALL,
 )
-BLANKS: Final = ("line", "bracket", "space")
+_BLANKS: Final = ("line", "bracket", "space")
 """Kinds of lexemes that mean nothing."""
 _BRACKETS: Final = re.compile(r"/\*(?!\+)|\*/")
 
@@ -65,13 +68,75 @@ def lexemes(statement: str) -> Iterator[tuple[str, str, int]]:
         at = end
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token.
+
+    Attributes:
+        kind: A word, a quoted name, a string or a sign of one character.
+        text: Its characters as they are in the statement.
+        start: Position of its first character.
+    """
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The position after its last character."""
+        return self.start + len(self.text)
+
+    @property
+    def upper(self) -> str:
+        """A word in upper case, or a sign; empty for names in backticks and strings, which are no keywords."""
+        return self.text.upper() if self.kind in (WORD, SIGN) else ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it can be a part of a name."""
+        return self.kind in (WORD, QUOTED)
+
+    @property
+    def value(self) -> str:
+        """A name without its backticks, or the characters of a string."""
+        if self.kind == QUOTED:
+            return self.text[1:-1].replace("``", "`")
+        if self.kind != STRING:
+            return self.text
+        return string_value(self.text)
+
+
+def tokens_of(statement: str) -> list[Token]:
+    """The tokens of a statement, without comments; hints stay.
+
+    Raises:
+        InvalidInputError: A comment, a string or a name does not end.
+    """
+    tokens = [Token(kind, text, at) for kind, text, at in lexemes(statement) if kind not in _BLANKS]
+    for token in tokens:
+        if token.kind == SIGN and token.text in "'\"`":
+            raise InvalidInputError(f"{position(statement, token.start)}: the {token.text} is not closed")
+    return tokens
+
+
 def blank_comments(statement: str) -> str:
     """A statement whose comments, and other white space, are replaced by blanks; everything else keeps its position.
 
     Raises:
         InvalidInputError: A comment does not end.
     """
-    return "".join(re.sub(r"[^\n]", " ", text) if kind in BLANKS else text for kind, text, _ in lexemes(statement))
+    return "".join(re.sub(r"[^\n]", " ", text) if kind in _BLANKS else text for kind, text, _ in lexemes(statement))
+
+
+def parse_sql(text: str) -> Any:
+    """The tree of an expression or a query in Spark SQL; None if it cannot be parsed."""
+    import sqlglot  # noqa: PLC0415 - takes a second, which most reads and writes save
+
+    try:
+        return sqlglot.parse_one(blank_comments(text), read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
+        return None
 
 
 def is_plain(statement: str) -> bool:

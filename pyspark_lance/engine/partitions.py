@@ -16,9 +16,8 @@ partition that was computed twice, or never, is detected.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -27,9 +26,7 @@ from pyspark_lance.engine.arrow_rdd import ArrowRdd
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.row_samples import string_bytes_read
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.lazy import DataFrame
 
 PartitionFunction = Callable[[int, int, Iterator[pa.RecordBatch]], bytes]
 """Called with partition id, attempt number and the partition's batches; returns the answer."""
@@ -50,21 +47,15 @@ _LEAST_ROWS: Final = 256
 """Smallest limit for rows of a batch: smaller batches cost more than the fast path saves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The function's result for one partition."""
-
-    partition: int
-    message: bytes
-
-
 def rows_per_batch(schema: pa.Schema) -> int | None:
     """The number of rows that certainly fit into a batch; None if rows can be of any size.
 
     Args:
         schema: Types of the columns as they are stored, so that vectors have a width.
     """
-    widths = [_width(field.type) for field in schema]
+    widths = [
+        None if isinstance(kind, pa.BaseExtensionType) else value_width(kind, _STRING_BYTES) for kind in schema.types
+    ]
     fixed_width = sum(width for width in widths if width is not None)
     rows = min(
         _BATCH_BYTES // max(1, fixed_width), _ROWS_WITH_STRINGS if any(map(_has_string, schema.types)) else _BATCH_BYTES
@@ -84,24 +75,29 @@ def rows_of_size(rows: int, row_bytes: int | None) -> int:
     return max(1, _LONG_BATCH_BYTES // row_bytes)
 
 
-def _width(kind: pa.DataType) -> int | None:
-    """Approximate bytes of a value; None if they are not known."""
-    types = pa.types
+def value_width(kind: pa.DataType, string_bytes: int | None = None) -> int | None:
+    """Bytes of a value; None if they are not known.
+
+    Args:
+        kind: The type.
+        string_bytes: Bytes of a string; None if they are not known either.
+    """
     if isinstance(kind, pa.BaseExtensionType):
-        return None
-    if types.is_struct(kind):
-        inner = [_width(child.type) for child in kind]
+        return value_width(kind.storage_type, string_bytes)
+    if pa.types.is_struct(kind):
+        inner = [value_width(child.type, string_bytes) for child in kind]
         return None if None in inner else sum(width for width in inner if width is not None)
-    if types.is_fixed_size_list(kind):
-        item = _width(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        item = value_width(kind.value_type, string_bytes)
         return None if item is None else item * kind.list_size
     if _is_string(kind):
-        return _STRING_BYTES
-    if types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return string_bytes
+    if pa.types.is_dictionary(kind):
+        return value_width(kind.value_type, string_bytes)
+    try:
+        return 1 if pa.types.is_null(kind) else max(1, kind.bit_width // 8)
+    except ValueError:
         return None
-    if types.is_dictionary(kind):
-        return _width(kind.value_type)
-    return 1 if types.is_null(kind) else max(1, kind.bit_width // 8)
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -116,7 +112,7 @@ def _has_string(kind: pa.DataType) -> bool:
 
 def run_on_partitions(
     frame: DataFrame, function: PartitionFunction, stored: pa.Schema, *, transport: Transport = "auto"
-) -> list[Answer]:
+) -> list[bytes]:
     """Run a function on each partition of a DataFrame, once, and collect the answers.
 
     After a failure or an interruption, the tasks are ended before the error is raised.
@@ -141,8 +137,7 @@ def run_on_partitions(
         rows = rows_of_size(rows, string_bytes_read(frame))
     rdd = ArrowRdd.of(frame, rows) if uses_rdd else None
     if rdd is not None:
-        messages, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))
-        answers = [Answer(partition=partition, message=message) for partition, message in messages]
+        answers, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))
         if len(answers) != count:
             raise LanceError(f"Spark answered for {len(answers)} of {count} partitions")
     elif transport == "arrow_rdd":
@@ -154,18 +149,16 @@ def run_on_partitions(
         mapped: Any = frame.mapInArrow(
             partial(_answer_batches, function), "partition int not null, message binary not null"
         )
-        rows_found = run_job(frame.sparkSession, mapped.collect)
-        answers = [Answer(partition=row.partition, message=bytes(row.message)) for row in rows_found]
-    answers.sort(key=lambda answer: answer.partition)
-    partitions = [answer.partition for answer in answers]
-    if len(set(partitions)) != len(partitions):
-        raise LanceError(f"Spark answered twice for a partition: {partitions}")
-    return answers
+        answers = [(row.partition, bytes(row.message)) for row in run_job(frame.sparkSession, mapped.collect)]
+    messages = dict(sorted(answers))
+    if len(messages) != len(answers):
+        raise LanceError(f"Spark answered twice for a partition: {sorted(partition for partition, _ in answers)}")
+    return list(messages.values())
 
 
 def _answer_messages(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     """Runs in a task of `arrow_rdd`."""
-    partition, attempt = _task_identity()
+    partition, attempt = task_identity()
     with plain_errors():
         message = function(partition, attempt, batches)
     yield partition, message
@@ -173,17 +166,26 @@ def _answer_messages(function: PartitionFunction, batches: Iterator[pa.RecordBat
 
 def _answer_batches(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a task of `map_in_arrow`."""
-    partition, attempt = _task_identity()
-    with plain_errors():
-        message = function(partition, attempt, batches)
-    yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), pa.array([message])], schema=_ANSWER_SCHEMA)
+    for partition, message in _answer_messages(function, batches):
+        arrays = [pa.array([partition], pa.int32()), pa.array([message])]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_ANSWER_SCHEMA)
 
 
-def _task_identity() -> tuple[int, int]:
+def task_identity() -> tuple[int, int]:
     """Partition id and attempt number of the task that runs this."""
+    context = _task_context()
+    return context.partitionId(), context.attemptNumber()
+
+
+def local_property(name: str) -> str:
+    """A property of the job of the task that runs this, such as a setting of the session; empty if it is not set."""
+    return _task_context().getLocalProperty(name) or ""
+
+
+def _task_context() -> Any:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
         raise LanceError("this function runs in Spark tasks only")
-    return context.partitionId(), context.attemptNumber()
+    return context

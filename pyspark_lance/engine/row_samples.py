@@ -14,15 +14,13 @@ This module uses internals of classic sessions, as `arrow_rdd` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_lance.engine.jobs import run_job
-from pyspark_lance.engine.spark_internals import is_classic
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.engine.spark_internals import is_classic, items_of, try_internals
+from pyspark_lance.lazy import DataFrame, functions
 
 _ROWS: Final = 16
 """Rows that are sampled of a relation."""
@@ -49,14 +47,9 @@ def string_bytes_read(frame: DataFrame) -> int | None:
     """
     if not is_classic(frame):
         return None
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
-
-    try:
-        averages = [_sample_relation(frame, leaf, strings) for leaf, strings in _relations(frame)]
-    except Py4JJavaError:
-        raise
-    except (Py4JError, AttributeError, TypeError):
-        return None
+    averages = try_internals(
+        lambda: [_sample_relation(frame, leaf, strings) for leaf, strings in _relations(frame)], raises=True
+    )
     return sum(averages) if averages else None
 
 
@@ -67,14 +60,14 @@ def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
     pending, leaves = [plan], []
     while pending:
         node = pending.pop()
-        references = [*_items(node.references().toSeq()), *(_items(plan.output()) if node.equals(plan) else ())]
+        references = [*items_of(node.references().toSeq()), *(items_of(plan.output()) if node.equals(plan) else ())]
         used |= {reference.exprId().id() for reference in references}
-        below = list(_items(node.children()))
+        below = items_of(node.children())
         pending += below
         leaves += [] if below or not _gives_first_rows(node) else [node]
     for leaf in leaves:
         strings = [
-            attribute for attribute in _items(leaf.output())
+            attribute for attribute in items_of(leaf.output())
             if attribute.dataType().typeName().startswith("string") and attribute.exprId().id() in used
         ]  # fmt: skip
         if strings:
@@ -89,14 +82,8 @@ def _gives_first_rows(leaf: Any) -> bool:
     return bool(kind == "InMemoryRelation" and leaf.cacheBuilder().isCachedColumnBuffersLoaded())
 
 
-def _items(scala_sequence: Any) -> Iterable[Any]:
-    return [scala_sequence.apply(i) for i in range(scala_sequence.length())]
-
-
 def _sample_relation(frame: Any, leaf: Any, strings: list[Any]) -> int:
     """The average bytes of the strings of a relation's first rows; 0 without rows."""
-    from pyspark.sql import functions
-
     session = frame.sparkSession
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
     sql = jvm.org.apache.spark.sql

@@ -11,13 +11,10 @@ import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lance_core.errors import InvalidInputError, LanceError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+from pyspark_lance.lazy import SparkSession, types
 
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
@@ -39,7 +36,7 @@ def with_setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
         session.conf.set(key, before)
 
 
-def with_times(session: SparkSession, *schemas: StructType) -> contextlib.AbstractContextManager[None]:
+def with_times(session: SparkSession, *schemas: types.StructType) -> contextlib.AbstractContextManager[None]:
     """Let Spark cache, write and compute columns of TIME, if a schema has one: by default it does little with them."""
     has_times = any("time(" in schema.simpleString() for schema in schemas)
     return with_setting(session, _TIMES, "true") if has_times else contextlib.nullcontext()

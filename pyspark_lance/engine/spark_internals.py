@@ -11,12 +11,12 @@ then reads all columns.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from pyspark_lance.lazy import Column, DataFrame
 
-    from pyspark.sql import Column, DataFrame
+_Result = TypeVar("_Result")
 
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
 """A part of a name, as Spark splits it."""
@@ -36,19 +36,14 @@ def substitute_frame(full: DataFrame, less: DataFrame) -> DataFrame | None:
     """
     if not is_classic(full):
         return _substitute_over_connect(full, less)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with classic sessions
-
-    try:
-        return _substitute_on_classic(full, less)
-    except (Py4JError, AttributeError, TypeError):
-        return None
+    return try_internals(lambda: _substitute_on_classic(full, less))
 
 
 def _substitute_on_classic(full: Any, less: Any) -> DataFrame:
     session = full.sparkSession
     jvm = session.sparkContext._jvm  # noqa: SLF001 - see the module
     sql = jvm.org.apache.spark.sql
-    full_attributes = {attribute.name(): attribute for attribute in _attributes(_plan(full))}
+    full_attributes = {attribute.name(): attribute for attribute in items_of(_plan(full).output())}
     plan = _plan(less)
     columns = [
         sql.catalyst.expressions.Alias(
@@ -59,7 +54,7 @@ def _substitute_on_classic(full: Any, less: Any) -> DataFrame:
             jvm.scala.Option.apply(None),
             attribute.qualifier(),
         )
-        for attribute in _attributes(plan)
+        for attribute in items_of(plan.output())
     ]
     named = jvm.PythonUtils.toSeq(columns)
     projection = sql.catalyst.plans.logical.Project(named, plan)
@@ -82,20 +77,16 @@ def find_needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[lis
     Returns:
         The names of the columns, and whether the other frame consists of exactly these columns, unchanged.
     """
-    if not is_classic(frame):
-        return None  # in a Connect session, where py4j may not be installed
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
+    return try_internals(lambda: _find_needed_columns(frame, derived_frame)) if is_classic(frame) else None
 
-    try:
-        plan: Any = _plan(derived_frame)
-        if plan.getClass().getSimpleName() not in ("Project", "Aggregate") or not plan.child().equals(_plan(frame)):
-            return None
-        by_id = {attribute.exprId().id(): attribute.name() for attribute in _attributes(_plan(frame))}
-        references = plan.references().toSeq()
-        needed = {references.apply(i).exprId().id() for i in range(references.length())}
-        output = [(attribute.exprId().id(), attribute.name()) for attribute in _attributes(plan)]
-    except (Py4JError, AttributeError, TypeError):
+
+def _find_needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[list[str], bool] | None:
+    plan: Any = _plan(derived_frame)
+    if plan.getClass().getSimpleName() not in ("Project", "Aggregate") or not plan.child().equals(_plan(frame)):
         return None
+    by_id = {attribute.exprId().id(): attribute.name() for attribute in items_of(_plan(frame).output())}
+    needed = {reference.exprId().id() for reference in items_of(plan.references().toSeq())}
+    output = [(attribute.exprId().id(), attribute.name()) for attribute in items_of(plan.output())]
     names = [name for attribute_id, name in by_id.items() if attribute_id in needed]
     unchanged = len(names) == len(output) == len(set(output)) and all(by_id.get(key) == name for key, name in output)
     return ([name for _, name in output] if unchanged else names), unchanged
@@ -103,12 +94,31 @@ def find_needed_columns(frame: DataFrame, derived_frame: DataFrame) -> tuple[lis
 
 def condition_sql(filtered_frame: DataFrame) -> str | None:
     """The condition of a classic frame that `filter` made, in the SQL of Spark's analysed plan; None if unknown."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
+
+    def condition() -> str | None:
+        plan = _plan(filtered_frame)
+        return str(plan.condition().sql()) if plan.getClass().getSimpleName() == "Filter" else None
+
+    return try_internals(condition)
+
+
+def try_internals(call: Callable[[], _Result], *, raises: bool = False) -> _Result | None:
+    """The result of a function that uses internals of classic sessions; None if this Spark lacks one of them.
+
+    Args:
+        call: The function.
+        raises: Whether errors of the JVM are raised: what it did may fail for other reasons.
+
+    Raises:
+        Py4JJavaError: The JVM raised an error.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with classic sessions
 
     try:
-        plan: Any = _plan(filtered_frame)
-        return str(plan.condition().sql()) if plan.getClass().getSimpleName() == "Filter" else None
-    except (Py4JError, AttributeError, TypeError):
+        return call()
+    except (Py4JError, AttributeError, TypeError) as error:
+        if raises and isinstance(error, Py4JJavaError):
+            raise
         return None
 
 
@@ -116,9 +126,9 @@ def _plan(frame: Any) -> Any:
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - see the module
 
 
-def _attributes(plan: Any) -> Sequence[Any]:
-    output = plan.output()
-    return [output.apply(i) for i in range(output.length())]
+def items_of(scala_sequence: Any) -> list[Any]:
+    """The items of a sequence of Scala."""
+    return [scala_sequence.apply(i) for i in range(scala_sequence.length())]
 
 
 def called_function(column: Column) -> tuple[str, list[Column]] | None:

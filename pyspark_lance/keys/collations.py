@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.extension_types import empty_table, storage_type
-from pyspark_lance.engine.lexing import translate_strings
+from pyspark_lance.engine.lexing import has_escapes, translate_strings
+from pyspark_lance.engine.sessions import is_utc, session_zone
 from pyspark_lance.keys.equality import collation
+from pyspark_lance.lazy import SparkSession
 
 ON_FRAME: Final = "put the condition on the DataFrame instead, by .where(...), which compares as Spark does"
 """The remedy for a condition of a read."""
@@ -65,6 +67,14 @@ def comparable_filter(
     check_fits(what, condition, dataset.schema)
     check_condition(what, condition, dataset.schema, remedy)
     return condition
+
+
+def session_filter(
+    what: str, given_filter: Any, dataset: LanceDataset, spark: SparkSession, remedy: str
+) -> pc.Expression | None:
+    """A condition of `comparable_filter`, by the time zone and the settings of a session."""
+    in_utc, escapes = is_utc(session_zone(spark)), has_escapes(spark)
+    return comparable_filter(what, given_filter, dataset, assume_utc=in_utc, remedy=remedy, escapes=escapes)
 
 
 def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schema, remedy: str) -> None:

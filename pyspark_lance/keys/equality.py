@@ -13,21 +13,19 @@ equal keys are the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core import LanceDataset
 from lance_core.errors import SchemaError
 from lance_core.extension_types import empty_table
 from pyspark_lance.keys.narrowing import narrow_by_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.spark_types import spark_view
-
-if TYPE_CHECKING:
-    from lance_core import LanceDataset
 
 _BINARY: Final = "UTF8_BINARY"
 _LOWER: Final = "UTF8_LCASE"
@@ -113,7 +111,7 @@ def _normalize_floats(array: pa.Array) -> pa.Array:
 def normalize_spark_keys(keys: pa.Table) -> pa.Table:
     """Keys in the types in which Spark compares them, in a form in which equal keys are the same bytes."""
     view = pa.schema([field.with_type(spark_view(field.type, field.name)) for field in keys.schema])
-    convert = BatchConverter(keys.schema, view, exact=False)
+    convert = BatchConverter(view, exact=False)
     return normalize_keys(pa.Table.from_batches(map(convert, keys.to_batches()), view))
 
 

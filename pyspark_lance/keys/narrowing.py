@@ -12,21 +12,18 @@ Only columns of types that Spark and Lance order and compare alike are used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core import LanceDataset
+from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.types.column_names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from lance_core import LanceDataset
 
 _FEW: Final = 10_000
 """Largest number of keys that are looked up one by one; of more keys only the range is used."""
@@ -62,7 +59,7 @@ def narrow_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | Non
         for name in _find_indexed(dataset, keys.column_names)
         if keys.num_rows
     ]
-    return _all_of(conditions)
+    return all_of(conditions)
 
 
 def collect_few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
@@ -98,8 +95,6 @@ def narrow_by_frame(
         keys: The result of `collect_few_keys`. If it is None and the table has an index, the driver collects the least
             and the greatest key, or all keys if they are few.
     """
-    from pyspark.sql import functions
-
     indexed = _find_indexed(dataset, _select_comparable(on, source))
     if keys is not None and (len(keys) <= _FEW or not indexed):
         return _narrow_by_values(dataset, on, keys) if keys.nbytes <= _MEMBER_BYTES else Narrowed()
@@ -115,7 +110,7 @@ def narrow_by_frame(
         pa.chunked_array(bounds.column(f"{end}{i}").chunk(0) for end in ("least", "most")) for i in range(len(indexed))
     ]
     conditions = [_condition(dataset, name, pair, most=0) for name, pair in zip(indexed, ends, strict=True)]
-    return Narrowed(condition=_all_of(conditions))
+    return Narrowed(condition=all_of(conditions))
 
 
 def _select_comparable(on: Sequence[str], source: DataFrame) -> list[str]:
@@ -127,7 +122,7 @@ def _select_comparable(on: Sequence[str], source: DataFrame) -> list[str]:
 def _narrow_by_values(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narrowed:
     """The condition that each column of the key has one of the source's values."""
     conditions = [_condition(dataset, name, keys.column(name), most=_MEMBERS) for name in keys.column_names]
-    return Narrowed(condition=_all_of(conditions), is_exact=len(on) == 1 and conditions[0] is not None)
+    return Narrowed(condition=all_of(conditions), is_exact=len(on) == 1 and conditions[0] is not None)
 
 
 def _find_indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:
@@ -169,6 +164,7 @@ def _condition(
     return (pc.field(name) >= ends["min"]) & (pc.field(name) <= ends["max"])
 
 
-def _all_of(conditions: Sequence[pc.Expression | None]) -> pc.Expression | None:
+def all_of(conditions: Iterable[pc.Expression | None]) -> pc.Expression | None:
+    """The condition that all of some conditions hold, of which some may be unknown; None if all are."""
     usable_conditions = [condition for condition in conditions if condition is not None]
     return reduce(and_, usable_conditions) if usable_conditions else None

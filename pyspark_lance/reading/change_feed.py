@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,19 +19,14 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.lexing import has_escapes
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
-from pyspark_lance.keys.collations import comparable_filter
-from pyspark_lance.reading.plan import checked_blob_handling, split_batch
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory, use_cores_of_task
+from pyspark_lance.keys.collations import session_filter
+from pyspark_lance.lazy import DataFrame, SparkSession, StructType, functions
+from pyspark_lance.reading.plan import NumberedTasks, checked_blob_handling, split_batch
 from pyspark_lance.types.arrow_types import to_arrow
-from pyspark_lance.types.batch_convert import ConverterTo
+from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.column_names import case_sensitive, names_of, quoted, respell_path
 from pyspark_lance.types.spark_types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 ROW_ID: Final = "_rowid"
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -86,7 +81,7 @@ class ChangeFeed:
         """Yield the rows of some parts, as batches of `expected`. Runs in a task."""
         use_cores_of_task()
         dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
-        convert = ConverterTo(self.expected, exact=False)
+        convert = BatchConverter(self.expected, exact=False)
         for task in tasks:
             for batch in task.to_batches(dataset):
                 for part in split_batch(batch):
@@ -158,13 +153,13 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
             "filter, key and split_updates need net changes without preimages; DataFrame.where filters other changes"
         )
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
-    exact, in_utc, escapes = case_sensitive(spark), is_utc(session_zone(spark)), has_escapes(spark)
+    exact = case_sensitive(spark)
     names = feed_columns(dataset, columns, case_sensitive=exact)
     key = _respell_names(dataset, names_of("key", key), exact=exact)
     updates_of = (
         None if updates_of is None else _respell_names(dataset, names_of("updates_of", updates_of), exact=exact)
     )
-    condition = comparable_filter("filter", filter, dataset, assume_utc=in_utc, escapes=escapes, remedy=_BY_SPLIT)
+    condition = session_filter("filter", filter, dataset, spark, _BY_SPLIT)
     feed_names = [*names, *FEED_COLUMNS]
     pairs = (condition is not None or bool(key)) and not split_updates
     if pairs:  # columns of the key are read as well
@@ -192,8 +187,6 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
 
 def _split(frame: DataFrame) -> DataFrame:
     """The feed with each preimage as a delete, and each postimage as an insert."""
-    from pyspark.sql import functions
-
     kind = functions.col(FEED_COLUMNS[0])
     split = functions.when(kind == "update_preimage", "delete").when(kind == "update_postimage", "insert")
     return frame.withColumn(FEED_COLUMNS[0], split.otherwise(kind))
@@ -201,8 +194,6 @@ def _split(frame: DataFrame) -> DataFrame:
 
 def _pair_updates(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
     """Pair the images of updated rows: two images with the same key are an update, others a delete and an insert."""
-    from pyspark.sql import functions
-
     columns = [name for name in feed.schema.names if name != ROW_ID]
     unpaired_feed, after = feed.of_kinds("insert", "delete"), feed.of_kinds("update_postimage")
     old, new = read_feed(spark, feed.of_kinds("update_preimage")), read_feed(spark, after)
@@ -266,13 +257,10 @@ def plan_feed(
     begin_version: int,
     *,
     columns: Sequence[str],
-    updates_of: Sequence[str] | None = None,
-    filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
-    preimages: bool,
-    each_version: bool,
     storage_options: Mapping[str, str] | None,
     blob_handling: str | None,
     parallelism: int,
+    **changes: Any,
 ) -> ChangeFeed:
     """Find the changes of a feed, and divide them among tasks. No data file is read.
 
@@ -280,22 +268,14 @@ def plan_feed(
         dataset: The later version.
         begin_version: The earlier version.
         columns: Names of columns as the table spells them, or `_rowid`.
-        updates_of: As in `read_changes`.
-        filter: As in `read_changes`.
-        preimages: As in `read_changes`.
-        each_version: As in `read_changes`.
         storage_options: As in `read_changes`.
         blob_handling: As in `read_changes`.
         parallelism: Tasks that Spark runs at once.
+        **changes: `updates_of`, `filter`, `preimages` and `each_version`, as in `read_changes`.
     """
+    blobs = checked_blob_handling(blob_handling)
     plan = dataset.delta(begin_version=begin_version, end_version=dataset.version).plan(
-        **_plan_columns(columns),
-        updates_of=updates_of,
-        filter=filter,
-        preimages=preimages,
-        each_version=each_version,
-        blob_handling=checked_blob_handling(blob_handling),
-        max_rows_per_task=_TASK_ROWS,
+        **_plan_columns(columns), **changes, blob_handling=blobs, max_rows_per_task=_TASK_ROWS
     )
     return ChangeFeed(
         uri=dataset.uri,
@@ -327,20 +307,6 @@ def read_feed(spark: SparkSession, feed: ChangeFeed) -> DataFrame:
     schema = spark_schema(feed.schema)
     if not feed.tasks:
         return spark.createDataFrame([], schema)
-    count = len(feed.tasks)
-    return spark.range(0, count, 1, count).mapInArrow(_FeedTasks(feed), schema)
-
-
-class _FeedTasks:
-    """The function that reads; its input holds the numbers of the tasks. `explain` shows its name."""
-
-    def __init__(self, feed: ChangeFeed) -> None:
-        self._feed = feed
-        self.__name__ = f"lance {feed.uri} changes up to version {feed.version}"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs in a task."""
-        with plain_errors():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from self._feed.read(self._feed.tasks[number])
+    count, name = len(feed.tasks), f"lance {feed.uri} changes up to version {feed.version}"
+    tasks = NumberedTasks(name, replace(feed, tasks=()).read, feed.tasks)
+    return spark.range(0, count, 1, count).mapInArrow(tasks, schema)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import blank_comments, is_plain
+from pyspark_lance.engine.lexing import is_plain, parse_sql
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -46,7 +46,7 @@ class PushedFilter:
     is_exact: bool
 
 
-class _NotPushed(Exception):  # noqa: N818 - no error: Spark evaluates the condition
+class NotPushedError(Exception):
     """A condition that is not pushed."""
 
 
@@ -69,13 +69,9 @@ def push_filter(condition: str, schema: pa.Schema, alias: str | None = None) -> 
 
 def parse_condition(condition: str) -> Any:
     """The tree of a condition in Spark SQL; None if its meaning depends on settings, or it cannot be parsed."""
-    import sqlglot  # noqa: PLC0415 - takes a second, which reads without a condition save
-
     try:
-        if not is_plain(condition):
-            return None
-        return sqlglot.parse_one(blank_comments(condition), read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
+        return parse_sql(condition) if is_plain(condition) else None
+    except InvalidInputError:
         return None
 
 
@@ -94,13 +90,13 @@ def push_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) ->
         columns = {name: field for name, field in columns.items() if field.name in named}
     expressions: list[pc.Expression] = []
     rest = 0
-    for part in _split_tree(tree, "AND"):
+    for part in split_tree(tree, "AND"):
         if len(expressions) >= _MOST_PARTS:
             rest += 1
             continue
         try:
             expressions.append(_translate_tree(part, columns))
-        except _NotPushed:
+        except NotPushedError:
             rest += 1
     return PushedFilter(filter=reduce(and_, expressions), is_exact=not rest) if expressions else None
 
@@ -109,7 +105,7 @@ def _kind(tree: Any) -> str:
     return type(tree).__name__.upper()
 
 
-def _split_tree(tree: Any, kind: str) -> list[Any]:
+def split_tree(tree: Any, kind: str) -> list[Any]:
     """The conditions that AND or OR joins, in order; chains are deeper than Python recurses."""
     conditions, left = [], [tree]
     while left:
@@ -128,31 +124,42 @@ def _translate_tree(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression
     if kind == "PAREN":
         return _translate_tree(tree.this, columns)
     if kind in ("AND", "OR"):
-        parts = _split_tree(tree, kind)
+        parts = split_tree(tree, kind)
         if len(parts) > _MOST_PARTS:
-            raise _NotPushed
+            raise NotPushedError
         return reduce(and_ if kind == "AND" else or_, [_translate_tree(part, columns) for part in parts])
     if kind == "NOT":
         return ~_translate_tree(tree.this, columns)
-    if kind in _COMPARISONS:
-        left, right = tree.this, tree.expression
-        if _kind(left) != "COLUMN":
-            left, right, kind = right, left, _MIRRORED[kind]
-        column = _column(left, columns)
-        return _COMPARISONS[kind](pc.field(column.name), _value(right, column.type))
-    if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
-        column = _column(_strip_cast(tree.this, columns), columns)
-        values = [_value(literal, column.type) for literal in tree.args["expressions"]]
+    kind, side, constants = split_comparison(tree)
+    if kind == "IS":
+        return pc.field(_column(side, columns, any_type=True).name).is_null()
+    column = _column(_strip_cast(side, columns) if kind == "IN" else side, columns)
+    field, values = pc.field(column.name), [_value(constant, column.type) for constant in constants]
+    if kind == "IN":
         # Arrow's isin is false for null, where SQL's IN is null, as the comparison with a value is.
-        whole = pc.field(column.name).isin(pa.array([value.as_py() for value in values], column.type))
-        return whole | (pc.field(column.name) == values[0])
+        return field.isin(pa.array([value.as_py() for value in values], column.type)) | (field == values[0])
+    if kind == "BETWEEN":
+        return (field >= values[0]) & (field <= values[1])
+    return _COMPARISONS[kind](field, values[0])
+
+
+def split_comparison(tree: Any) -> tuple[str, Any, list[Any]]:
+    """The operator of a comparison, the side of the column, and the constants on the other side.
+
+    Raises:
+        NotPushedError: It is something else, or more than a comparison with constants.
+    """
+    kind = _kind(tree)
+    if kind in _COMPARISONS:
+        is_first = _kind(tree.this) == "COLUMN"
+        return (kind, tree.this, [tree.expression]) if is_first else (_MIRRORED[kind], tree.expression, [tree.this])
+    if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
+        return kind, tree.this, tree.args["expressions"]
     if kind == "BETWEEN" and not tree.args.get("symmetric"):
-        column = _column(tree.this, columns)
-        low, high = (_value(tree.args[end], column.type) for end in ("low", "high"))
-        return (pc.field(column.name) >= low) & (pc.field(column.name) <= high)
+        return kind, tree.this, [tree.args["low"], tree.args["high"]]
     if kind == "IS" and _kind(tree.expression) == "NULL":
-        return pc.field(_column(tree.this, columns, any_type=True).name).is_null()
-    raise _NotPushed
+        return kind, tree.this, []
+    raise NotPushedError
 
 
 def _strip_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
@@ -166,13 +173,13 @@ def _strip_cast(tree: Any, columns: Mapping[str, pa.Field]) -> Any:
 
 def _column(tree: Any, columns: Mapping[str, pa.Field], *, any_type: bool = False) -> pa.Field:
     if _kind(tree) != "COLUMN" or len(tree.parts) != 1 or tree.name.lower() not in columns:
-        raise _NotPushed
+        raise NotPushedError
     field = columns[tree.name.lower()]
     types = pa.types
     plain = types.is_integer(field.type) and field.type != pa.uint64()
     plain = plain or types.is_date32(field.type) or types.is_string(field.type) or types.is_large_string(field.type)
     if not any_type and (not plain or b"spark.type" in (field.metadata or {})):  # a collation has its own order
-        raise _NotPushed
+        raise NotPushedError
     return field
 
 
@@ -183,11 +190,11 @@ def _value(tree: Any, kind: pa.DataType) -> pa.Scalar:
         constant = _date(constant)
     fits = isinstance(constant, int) if pa.types.is_integer(kind) else isinstance(constant, str)
     if not (isinstance(constant, dt.date) if pa.types.is_date32(kind) else fits):
-        raise _NotPushed
+        raise NotPushedError
     try:
         return pa.scalar(constant, kind)
     except (pa.ArrowInvalid, OverflowError):
-        raise _NotPushed from None
+        raise NotPushedError from None
 
 
 def _plain(tree: Any) -> int | str | dt.date:
@@ -209,11 +216,11 @@ def _plain(tree: Any) -> int | str | dt.date:
         # A cast to a string is not pushed: sqlglot also parses a cast to `char(3)`, which can pad, as one to a string.
         if to == "date" and isinstance(value, str) and _DATE.fullmatch(value):
             return _date(value)
-    raise _NotPushed
+    raise NotPushedError
 
 
 def _date(value: str) -> dt.date:
     try:
         return dt.date.fromisoformat(value)
     except ValueError:
-        raise _NotPushed from None
+        raise NotPushedError from None

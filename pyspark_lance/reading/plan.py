@@ -11,11 +11,11 @@ each. The plan names the version: however often Spark computes the DataFrame aga
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +24,15 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.partitions import value_width
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.keys.collations import check_fits
+from pyspark_lance.lazy import StructType
 from pyspark_lance.types.arrow_types import to_arrow
-from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
+from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.column_names import names_of, respell_path
-from pyspark_lance.types.spark_types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from pyspark_lance.types.spark_types import ROW_COLUMNS, spark_schema
 
 AS_STORED: Final = "as_stored"
 """Blobs are read with their payloads, to be written back."""
@@ -118,7 +118,7 @@ class ReadPlan:
         """Yield the rows of some pieces, at most `limit`, as batches of `expected`. Runs in a task."""
         use_cores_of_task()
         dataset = self.open()
-        convert = ConverterTo(self.expected, exact=False)
+        convert = BatchConverter(self.expected, exact=False)
         left = limit
         for scan in self._scans(dataset, pieces):
             if left is not None and left <= 0:
@@ -192,7 +192,7 @@ def check_read(dataset: LanceDataset, schema: StructType, filter: pc.Expression 
         InvalidInputError: The filter does not fit the columns.
     """
     expected = to_arrow(schema)
-    BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
+    BatchConverter(expected, exact=False).plan(_project(dataset.schema, expected.names))
     if filter is not None:
         check_fits("filter", filter, dataset.schema)
     return expected
@@ -241,12 +241,21 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
         parallelism: Tasks that Spark runs at once.
     """
     possible = None if plan.filter is None else set(dataset.scanner(filter=plan.filter).fragment_ids())
+    fragments = [
+        fragment for fragment in dataset.get_fragments() if possible is None or fragment.fragment_id in possible
+    ]
+    return tuple(divide_fragments(fragments, plan, parallelism))
+
+
+def divide_fragments(
+    fragments: Iterable[LanceFragment], plan: ReadPlan, parallelism: int
+) -> Iterator[tuple[FragmentRange, ...]]:
+    """Divide some fragments among the tasks of a plan; yields the rows of each task."""
     sizes = [
         FragmentSize(fragment_id=metadata.id, num_rows=metadata.num_rows, num_bytes=metadata.num_bytes)
-        for metadata in (fragment.metadata for fragment in dataset.get_fragments())
-        if possible is None or metadata.id in possible
+        for metadata in (fragment.metadata for fragment in fragments)
     ]
-    return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
+    return split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None)
 
 
 def limit_tasks(
@@ -279,26 +288,10 @@ def estimate_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     """
     metadata = [fragment.metadata for fragment in dataset.get_fragments()]
     rows = sum(fragment.num_rows for fragment in metadata)
-    widths = {field.name: _fixed_width(field.type) for field in dataset.schema}
+    widths = {field.name: value_width(field.type) for field in dataset.schema}
     rest = sum(fragment.num_bytes for fragment in metadata) - rows * sum(width or 0 for width in widths.values())
     share = max(rest // max(1, list(widths.values()).count(None)), rows * _STRING_BYTES)
     return sum(share if (width := widths.get(name, 8)) is None else rows * width for name in expected.names)
-
-
-def _fixed_width(kind: pa.DataType) -> int | None:
-    """Bytes of a value; None if they differ from value to value."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _fixed_width(kind.storage_type)
-    if pa.types.is_fixed_size_list(kind):
-        item = _fixed_width(kind.value_type)
-        return None if item is None else item * kind.list_size
-    if pa.types.is_struct(kind):
-        inner = [_fixed_width(child.type) for child in kind]
-        return None if None in inner else sum(width for width in inner if width is not None)
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:
-        return None
 
 
 def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> StructType:
@@ -315,15 +308,8 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
         return spark_schema(dataset.schema)
     columns = names_of("columns", columns)
     if not case_sensitive:
-        columns = [path if path in _ABOUT_ROWS else respell_path(dataset.schema, path) for path in columns]
+        columns = [path if path in ROW_COLUMNS else respell_path(dataset.schema, path) for path in columns]
     return spark_schema(_project(dataset.schema, columns))
-
-
-_ABOUT_ROWS: Final = {
-    name: pa.field(name, pa.int64())
-    for name in ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
-}
-"""Row columns, which no schema lists. They are unsigned in Lance, and their values fit into Spark's bigint."""
 
 
 def split_into_tasks(
@@ -401,8 +387,8 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
     """A column, a row column, or a field of a struct under its full path as name."""
     if schema.get_field_index(path) >= 0:
         return schema.field(path)
-    if path in _ABOUT_ROWS:
-        return _ABOUT_ROWS[path]
+    if path in ROW_COLUMNS:  # unsigned in Lance, and their values fit into Spark's bigint
+        return pa.field(path, pa.int64())
     first, *rest = path.split(".")
     field = schema.field(first) if rest and schema.get_field_index(first) >= 0 else None
     for name in rest:
@@ -433,6 +419,32 @@ def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+class NumberedTasks:
+    """The function of a frame that reads; its input holds the numbers of the tasks. `explain` shows its name.
+
+    Args:
+        name: The name.
+        read: Reads the rows of a task.
+        tasks: The tasks.
+        step: Numbers for each task.
+    """
+
+    def __init__(
+        self, name: str, read: Callable[[Any], Iterator[pa.RecordBatch]], tasks: Sequence[Any], step: int = 1
+    ) -> None:
+        self._read = read
+        self._tasks = tasks
+        self._step = step
+        self.__name__ = name
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Runs in a task."""
+        with plain_errors():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._read(self._tasks[number // self._step])
 
 
 @lru_cache(maxsize=4)

@@ -15,20 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import blank_comments
+from lance_core import LanceDataset
+from pyspark_lance.engine.lexing import parse_sql
 from pyspark_lance.engine.spark_internals import condition_sql, find_needed_columns, is_classic, substitute_frame
+from pyspark_lance.lazy import DataFrame
 from pyspark_lance.reading.filter_pushdown import push_filter
 from pyspark_lance.types.column_names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from lance_core import LanceDataset
 
 _ADDRESS: Final = "_rowaddr"
 
@@ -164,12 +160,7 @@ class _Pruned:
         if self._is_cached or not isinstance(num, int) or isinstance(num, bool) or num < 0:
             return self._spark().limit(num)
         least = num if scan.limit is None else min(num, scan.limit)
-        limited = replace(scan, limit=least)
-        less = self._reading(limited)
-        if less is None:
-            return self._spark().limit(num)
-        plain = self._lance.plain
-        return _make_pruned(less, limited, self._lance.root, lambda: plain().limit(num))
+        return self._with_scan(replace(scan, limit=least), lambda frame: frame.limit(num))
 
     def count(self) -> int:
         """Spark's `count`; without a filter from the manifest."""
@@ -225,7 +216,10 @@ class _Pruned:
         return less.select(*[quoted(name) for name in scan.columns])
 
     def _with_columns(self, names: list[str], verb: Callable[[Any], Any]) -> Any:
-        scan = replace(self._lance.scan, columns=tuple(names))
+        return self._with_scan(replace(self._lance.scan, columns=tuple(names)), verb)
+
+    def _with_scan(self, scan: Scan, verb: Callable[[Any], Any]) -> Any:
+        """The frame of another scan, which has the rows and columns that Spark's verb returns."""
         less = self._reading(scan)
         plain = self._lance.plain
         if less is None:
@@ -272,10 +266,6 @@ def _knows(what: Any, columns: tuple[str, ...]) -> bool:
         return False
     if what in columns:
         return True
-    import sqlglot  # noqa: PLC0415 - takes a second and is seldom needed
-
-    try:
-        tree: Any = sqlglot.parse_one(blank_comments(what), read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
-        return False
-    return all(len(column.parts) == 1 and column.name in columns for column in tree.find_all(sqlglot.exp.Column))
+    tree: Any = parse_sql(what)
+    columns_of_tree = [] if tree is None else [node for node in tree.walk() if type(node).__name__ == "Column"]
+    return tree is not None and all(len(column.parts) == 1 and column.name in columns for column in columns_of_tree)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
+from lance_core import LanceDataset
 from lance_core.times import moment, zone_named
-from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.lexing import has_escapes
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
-from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory, session_zone
+from pyspark_lance.keys.collations import ON_FRAME, session_filter
+from pyspark_lance.lazy import DataFrame, SparkSession, StructType
 from pyspark_lance.reading.plan import (
-    FragmentRange,
+    NumberedTasks,
     ReadPlan,
     check_read,
     checked_blob_handling,
@@ -29,12 +29,6 @@ from pyspark_lance.reading.plan import (
 )
 from pyspark_lance.reading.pruned_frame import Scan, prune_frame
 from pyspark_lance.types.column_names import case_sensitive
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from lance_core import LanceDataset
 
 _NAMED: Final = 16
 """Columns that `explain` names."""
@@ -119,10 +113,7 @@ def read_version(
     """Read an open version as `read` does; its scans must handle blobs as `blob_handling` says."""
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
-    in_utc = is_utc(session_zone(spark))
-    condition = comparable_filter(
-        "filter", filter, dataset, assume_utc=in_utc, escapes=has_escapes(spark), remedy=ON_FRAME
-    )
+    condition = session_filter("filter", filter, dataset, spark, ON_FRAME)
     check_read(dataset, schema, condition)
 
     def frame(scan: Scan) -> DataFrame:
@@ -168,29 +159,9 @@ def read_frame(
     step = min(most, _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
     numbers = spark.range(0, count * step, 1, count)
     ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")
-    frame = ids.mapInArrow(_ReadTasks(plan, tasks, step, limit), schema)
+    more = f" and {len(plan.columns) - _NAMED} more" if len(plan.columns) > _NAMED else ""
+    condition = "" if plan.filter is None else f" where {plan.filter}"
+    name = f"lance {plan.uri} version {plan.version} columns {', '.join(plan.columns[:_NAMED])}{more}{condition}"
+    name += "" if limit is None else f" limit {limit}"
+    frame = ids.mapInArrow(NumberedTasks(name, partial(plan.read, limit=limit), tasks, step), schema)
     return frame if limit is None or plan.filter is None else frame.limit(limit)
-
-
-class _ReadTasks:
-    """The function that reads; its input holds the numbers of the tasks. `explain` shows its name."""
-
-    def __init__(
-        self, plan: ReadPlan, tasks: tuple[tuple[FragmentRange, ...], ...], step: int, limit: int | None
-    ) -> None:
-        self._plan = plan
-        self._limit = limit
-        self._tasks = tasks
-        self._step = step
-        more = f" and {len(plan.columns) - _NAMED} more" if len(plan.columns) > _NAMED else ""
-        condition = "" if plan.filter is None else f" where {plan.filter}"
-        columns = ", ".join(plan.columns[:_NAMED]) + more
-        self.__name__ = f"lance {plan.uri} version {plan.version} columns {columns}{condition}"
-        self.__name__ += "" if limit is None else f" limit {limit}"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs in a task."""
-        with plain_errors():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from self._plan.read(self._tasks[number // self._step], self._limit)

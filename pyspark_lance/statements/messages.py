@@ -17,7 +17,7 @@ from lance_core.errors import LanceError
 from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
-    from pyspark_lance.statements.sources import Sources
+    from pyspark_lance.statements.context import Context
 
 _REMEDIES: Final = (
     (r"tag (\S+) already exists in the table (\S+); tags\.update moves it",
@@ -46,11 +46,11 @@ _MOST: Final = 5
 
 
 @contextlib.contextmanager
-def translate_messages(sources: Sources) -> Iterator[None]:
+def translate_messages(context: Context) -> Iterator[None]:
     """Put the messages of Lance errors of a statement into the words of SQL.
 
     Args:
-        sources: The tables of the statement.
+        context: The context of the statement.
 
     Raises:
         LanceError: The error that was raised, with its message changed.
@@ -58,22 +58,22 @@ def translate_messages(sources: Sources) -> Iterator[None]:
     try:
         yield
     except LanceError as error:
-        message = _respell_message(str(error), sources)
+        message = _respell_message(str(error), context)
         if message != str(error):
             error.args = (message, *error.args[1:])
         raise
 
 
-def _respell_message(message: str, sources: Sources) -> str:
-    for frame, name in sources.spelled.items():
+def _respell_message(message: str, context: Context) -> str:
+    for frame, name in context.spelled.items():
         message = message.replace(frame, name)
-    table_names = [name for uri, name in sources.finder.spelled.items() if uri in message]
-    table = max(table_names, key=len, default=next(iter(sources.finder.spelled.values()), "the table"))
+    table_names = [name for uri, name in context.finder.spelled.items() if uri in message]
+    table = max(table_names, key=len, default=next(iter(context.finder.spelled.values()), "the table"))
     escaped = table.replace("\\", r"\\")
     for pattern, words in _REMEDIES:
         remedy = words.replace("{table}", escaped).replace("{catalog}", escaped.partition(".")[0])
         message = re.sub(pattern, remedy, message)
-    return _UNRESOLVED.sub(lambda match: _complete_suggestions(match, sources.columns), message)
+    return _UNRESOLVED.sub(lambda match: _complete_suggestions(match, context.columns), message)
 
 
 def _complete_suggestions(match: re.Match[str], columns: list[str]) -> str:

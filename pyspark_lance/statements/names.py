@@ -13,7 +13,8 @@ from typing import Final
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.registry import PATHS
 from pyspark_lance.catalog.tables import TableFinder, TableName
-from pyspark_lance.statements.tokens import QUOTED, STRING, Cursor, Piece, Token
+from pyspark_lance.engine.lexing import QUOTED, STRING, Token
+from pyspark_lance.statements.tokens import Cursor, Piece
 
 _TRAVELS: Final = ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
 

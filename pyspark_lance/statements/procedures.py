@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
@@ -26,14 +26,12 @@ from pyspark_lance.distributed.cloning import deep_clone
 from pyspark_lance.distributed.compaction import compact
 from pyspark_lance.distributed.indices import create_scalar_index
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.statements.context import Context, Statement
 from pyspark_lance.statements.names import Mention, names_lance, read_mention
 from pyspark_lance.statements.run_tables import list_table, new_table, respell_column
 from pyspark_lance.statements.tokens import Cursor, Piece
 from pyspark_lance.types.column_names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _ON_TABLE: Final = {
     **{verb: verb for verb in ("cleanup_old_versions", "explain_cleanup_old_versions", "drop_index", "restore")},
@@ -117,7 +115,7 @@ def run(context: Context, *, catalog: str, verb: str, table: Piece, pieces: Mapp
     else:
         name, *values = _evaluate(context, [table, *pieces.values()])
     mention = _read_table_name(context, name, catalog)
-    dataset, location = _open(context, verb, mention, context.sources.describe_position(table.start))
+    dataset, location = _open(context, verb, mention, context.describe_position(table.start))
     supplied: dict[str, Any] = {}
     if verb in _CLONES:
         supplied[_CLONES[verb][1]] = (dataset.branch, dataset.version)
@@ -178,9 +176,9 @@ def _bind(
 
 def _evaluate(context: Context, pieces: Iterable[Piece]) -> list[Any]:
     """The values of arguments, which Spark evaluates, as Python has them."""
-    from pyspark.sql import Row, functions
+    from pyspark.sql import Row
 
-    columns = [functions.expr(context.sources.register_views_and_build_expression(piece) or "") for piece in pieces]
+    columns = [functions.expr(context.expression(piece) or "") for piece in pieces]
     if not columns:
         return []
     with short_errors("CALL"):
@@ -219,7 +217,7 @@ def _open(context: Context, verb: str, mention: Mention, at: str) -> tuple[Lance
         if is_travel:
             raise InvalidInputError(f"{at}: {verb} takes the latest version: leave out AS OF. Nothing was done")
         return context.target(mention.name)
-    dataset = context.sources.version_of(mention, at)
+    dataset = context.version_of(mention, at)
     branch = mention.name.ref if mention.name.ref in dataset.branches.list() else None
     if verb == "restore" and dataset.branch != branch:
         raise InvalidInputError(

@@ -18,12 +18,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import blank_comments, is_plain, replace_strings
+from pyspark_lance.engine.lexing import STRING, blank_comments, is_plain, parse_sql, replace_strings, tokens_of
+from pyspark_lance.reading.filter_pushdown import NotPushedError, split_comparison
 from pyspark_lance.statements.parameters import bind_parameters, is_in_zone, literal, parameters_in, replace_parts
-from pyspark_lance.statements.tokens import STRING, tokens_of
 from pyspark_lance.types.column_names import match_names
 
-_COMPARISONS: Final = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE")
 _ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
 """A time with a zone that Spark and Lance read alike."""
 
@@ -69,7 +68,8 @@ def replace_condition(
     plain = replace_strings(whole, lambda value: "'" + re.sub(r"""['"\\]""", "", value) + "'")
     # A setting makes a string in double quotes a name.
     is_double = any(token.kind == STRING and '"' in token.text[:2] for token in tokens_of(whole))
-    if is_double or not _is_accepted(plain, schema, exact=exact):
+    tree = parse_sql(plain)
+    if is_double or tree is None or not _is_known(tree, schema, exact=exact):
         raise _make_rejection(text)
     return _without_types(whole)
 
@@ -102,17 +102,6 @@ def _literal(name: str, value: Any, *, escapes: bool) -> str:
     return f"({shown})"
 
 
-def _is_accepted(text: str, schema: pa.Schema, *, exact: bool) -> bool:
-    """Whether a condition, whose strings have no quotes and backslashes, is one that Spark and Lance evaluate alike."""
-    import sqlglot  # noqa: PLC0415 - loads for half a second
-
-    try:
-        tree: Any = sqlglot.parse_one(text, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return False
-    return _is_known(tree, schema, exact=exact)
-
-
 def _make_rejection(text: str) -> InvalidInputError:
     return InvalidInputError(
         f"REPLACE WHERE {text}: the condition compares columns of the table with constants of their type, joined by"
@@ -130,20 +119,12 @@ def _is_known(tree: Any, schema: pa.Schema, *, exact: bool) -> bool:
     if kind == "COLUMN":
         column_type = _type(tree, schema, exact=exact)
         return column_type is not None and bool(pa.types.is_boolean(column_type))
-    if kind == "IS":
-        return _type(tree.this, schema, exact=exact) is not None and type(tree.expression).__name__ == "Null"
-    if kind in _COMPARISONS:
-        is_first = type(tree.this).__name__ == "Column"
-        column, constant = (tree.this, tree.expression) if is_first else (tree.expression, tree.this)
-        constants = [constant]
-    elif kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
-        column, constants = tree.this, tree.args["expressions"]
-    elif kind == "BETWEEN" and not tree.args.get("symmetric"):
-        column, constants = tree.this, [tree.args["low"], tree.args["high"]]
-    else:
+    try:
+        _, side, constants = split_comparison(tree)
+    except NotPushedError:
         return False
-    column_type = _type(column, schema, exact=exact)
-    return column_type is not None and all(_fits(constant_tree, column_type) for constant_tree in constants)
+    column_type = _type(side, schema, exact=exact)
+    return column_type is not None and all(_fits(constant, column_type) for constant in constants)
 
 
 def _type(tree: Any, schema: pa.Schema, *, exact: bool) -> pa.DataType | None:

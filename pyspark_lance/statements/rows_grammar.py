@@ -179,14 +179,10 @@ def _when(cursor: Cursor) -> MergeWhen:
 
 
 def _inserted(cursor: Cursor) -> dict[str, Piece]:
-    if not cursor.sees("("):
-        cursor.fail("(")
-    names = cursor.read_list(cursor.path)
+    names = cursor.read_list(cursor.path, is_enclosed=True)
     cursor.expect("VALUES")
     opening = cursor.peek()
-    if not cursor.sees("("):
-        cursor.fail("(")
-    pieces = cursor.read_list(partial(_value, cursor))
+    pieces = cursor.read_list(partial(_value, cursor), is_enclosed=True)
     if len(pieces) != len(names) or len(set(names)) < len(names):
         cursor.fail(f"a value for each of {len(names)} different columns", opening)
     return dict(zip(names, pieces, strict=True))

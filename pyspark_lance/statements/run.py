@@ -10,22 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lance_core.errors import CommitConflictError, RetryableConflictError
+from pyspark_lance.catalog.tables import TableFinder
+from pyspark_lance.lazy import DataFrame, SparkSession
 from pyspark_lance.statements import procedures
 from pyspark_lance.statements import rows_grammar as rows
 from pyspark_lance.statements import tables_grammar as tables
 from pyspark_lance.statements.context import Context, Statement
 from pyspark_lance.statements.messages import translate_messages
 from pyspark_lance.statements.names import find_mentions, names_lance, reject_names_in_strings
-from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Cursor, Piece
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from pyspark_lance.catalog.tables import TableFinder
 
 _FORMS: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "INSERT": rows.parse_insert,
@@ -102,21 +98,21 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         >>> pyspark_lance.sql(spark, "select sum(x) as x from lake.nyc.t@v1").collect()
         [Row(x=6)]
     """
-    sources = Sources(spark, statement, params)
-    run = parse_statement(statement, sources.finder)
+    context = Context(spark, statement, params)
+    run = parse_statement(statement, context.finder)
     if run is None:
         return spark.sql(statement, args=params or None)
     repeats = _REPEATS
     while True:
         try:
-            with translate_messages(sources), sources.drop_views_at_end():
-                return run(Context(spark=spark, sources=sources))
+            with translate_messages(context), context.drop_views_at_end():
+                return run(context)
         except CommitConflictError as conflict:
-            if not sources.reads_target:
+            if not context.reads_target:
                 raise
             if not repeats:
                 raise RetryableConflictError(f"{_CHANGED_EACH_TIME}; the last conflict: {conflict}") from conflict
-            sources, repeats = Sources(spark, statement, params), repeats - 1
+            context, repeats = Context(spark, statement, params), repeats - 1
 
 
 def parse_statement(statement: str, finder: TableFinder) -> Statement | None:
@@ -175,4 +171,4 @@ def _query(cursor: Cursor) -> Statement:
 
 def run_query(context: Context, *, piece: Piece, prefix: int) -> DataFrame:
     """Run a query, or another statement of Spark's that reads Lance tables; `prefix` characters precede the query."""
-    return context.sources.query(piece, parsed_from=prefix)
+    return context.query(piece, parsed_from=prefix)

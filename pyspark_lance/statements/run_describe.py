@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,14 +16,12 @@ from lance_core import LanceDataset
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.lazy import DataFrame, DataType, StructType, types
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, format_properties, properties_of
 from pyspark_lance.types.column_names import case_sensitive, quoted
 from pyspark_lance.types.spark_types import spark_schema
-from pyspark_lance.writing.partitioning import existing_partition_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.writing.options import existing_partition_columns
 
 
 def describe(context: Context, *, table: TableName, is_extended: bool) -> DataFrame:
@@ -168,9 +166,6 @@ def _like(name: str, pattern: str | None) -> bool:
     return any(choice.fullmatch(name) for choice in choices)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
-
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
 
 
@@ -205,8 +200,6 @@ def _fields(struct: StructType, stored: list[pa.Field], separator: str) -> Itera
 
 def _type(kind: DataType, stored: pa.DataType) -> str:
     """A type in SQL, with the names of fields as they are."""
-    from pyspark.sql import types
-
     if isinstance(stored, pa.BaseExtensionType):
         stored = stored.storage_type
     if isinstance(kind, types.StructType) and pa.types.is_struct(stored):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from typing import Any, Final
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
@@ -15,23 +13,20 @@ from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.merge_clauses import ClauseMerge
-from pyspark_lance.changing.stored_values import FieldOrder, cast_to_stored
+from pyspark_lance.changing.stored_values import FieldOrder, cast_values, null_column
+from pyspark_lance.changing.struct_values import Value, respell_values
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import respell_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_escapes, has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
+from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import find_mentions
 from pyspark_lance.statements.replace_condition import replace_condition
 from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.column_names import case_sensitive, match_names
-from pyspark_lance.types.null_columns import null_column
 from pyspark_lance.types.spark_types import spark_schema
-from pyspark_lance.writing.partitioning import existing_partition_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from pyspark_lance.writing.options import existing_partition_columns
 
 _ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
 
@@ -68,12 +63,12 @@ def insert(
 ) -> DataFrame:
     """Run an INSERT INTO | OVERWRITE table [(columns)] [BY NAME] [REPLACE WHERE condition] query."""
     dataset, location = context.target(table)
-    rows = _fit_to_columns(context, context.sources.query(query), table, dataset, columns, by_name=by_name)
+    rows = _fit_to_columns(context.query(query), table, dataset, columns, by_name=by_name)
     replace_where = None
     if condition is not None:
         replace_where = replace_condition(
             condition.text,
-            context.sources.params,
+            context.params,
             dataset.schema,
             exact=case_sensitive(context.spark),
             usual=has_usual_settings(context.spark),
@@ -92,23 +87,15 @@ def insert(
 
 
 def _fit_to_columns(
-    context: Context,
-    rows: DataFrame,
-    table: TableName,
-    dataset: LanceDataset,
-    columns: Sequence[str] | None,
-    *,
-    by_name: bool,
+    rows: DataFrame, table: TableName, dataset: LanceDataset, columns: Sequence[str] | None, *, by_name: bool
 ) -> DataFrame:
     """The rows of a query in the columns of the table, in their types.
 
     Raises:
         SchemaError: The query has other columns than the table, or a value does not fit its column.
     """
-    from pyspark.sql import functions
-
     names = dataset.schema.names
-    exact = case_sensitive(context.spark)
+    exact = case_sensitive(rows.sparkSession)
     column_names = list(columns or (rows.columns if by_name else names))
     twice = sorted(name for name, count in Counter(column_names).items() if count > 1)
     if twice:
@@ -127,21 +114,16 @@ def _fit_to_columns(
     strict = [field.name for field in dataset.schema if not field.nullable and field.name not in places]
     if strict:
         raise SchemaError(f"{table}: rows cannot be inserted without values for the columns {strict}")
-    kinds = {field.name: field.dataType for field in spark_schema(dataset.schema)}
     order = FieldOrder(by_name=by_name, exact=exact)
-    values: list[Column] = []
-    for name in names:
-        if name not in places:
-            values.append(null_column(kinds[name]).alias(name))
-            continue
-        field = plain.schema[places[name]]
-        stored = pa.schema([dataset.schema.field(name)])
-        name_given = rows.columns[places[name]]
-        value = functions.col(field.name)
-        what = f"INSERT INTO {table}"
-        value = cast_to_stored(value, name_given, field.dataType, kinds[name], stored, what=what, order=order)
-        values.append(value.alias(name))
-    return plain.select(*values)
+    query_values: dict[str, Value] = {name: functions.col(plain.columns[place]) for name, place in places.items()}
+    expressions = {name: rows.columns[place] for name, place in places.items()}
+    values = cast_values(
+        plain, query_values, dataset.schema, what=f"INSERT INTO {table}", order=order, expressions=expressions
+    )
+    values |= {
+        field.name: null_column(field.dataType) for field in spark_schema(dataset.schema) if field.name not in places
+    }
+    return plain.select(*[values[name].alias(name) for name in names])
 
 
 def update(
@@ -152,8 +134,7 @@ def update(
     alias = alias or table.last
     _check_assignments(context, values, table, alias, dataset)
     expressions = {
-        _unqualified_name(name, table): context.sources.register_views_and_build_expression(piece, table, alias)
-        for name, piece in values.items()
+        _unqualified_name(name, table): context.expression(piece, table, alias) or "" for name, piece in values.items()
     }
     condition = context.expression(where, table, alias)
     rows = RowCondition(session=context.spark, condition=condition, alias=alias)
@@ -178,7 +159,7 @@ def _check_assignments(
                 {_unqualified_name(name, table): piece.text}, dataset.schema, "SET", alias=alias, exact=exact
             )
         except SchemaError as error:
-            raise SchemaError(f"{context.sources.describe_position(piece.column)}: {error}. Nothing was done") from None
+            raise SchemaError(f"{context.describe_position(piece.column)}: {error}. Nothing was done") from None
 
 
 def delete(context: Context, *, table: TableName, alias: str | None, where: Piece | None) -> DataFrame:
@@ -250,12 +231,12 @@ def _source_rows(context: Context, source: UsingClause) -> tuple[DataFrame, str 
     alias = source.alias
     mentions = [] if source.is_query else find_mentions(source.piece.text, context.finder)
     if source.is_query:
-        frame = context.sources.query(source.piece)
+        frame = context.query(source.piece)
     elif mentions:
-        frame = context.sources.frame(mentions[0], source.piece.start)
+        frame = context.frame(mentions[0], source.piece.start)
         alias = alias or mentions[0].name.last
     else:
-        with short_errors(context.sources.describe_position(source.piece.start)):
+        with short_errors(context.describe_position(source.piece.start)):
             frame = context.spark.table(source.piece.text)
             frame.columns  # noqa: B018 - Spark looks for the table
     if source.columns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -13,23 +13,21 @@ import lance_core
 from lance_core import FileOptions, LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError, UnsupportedError
 from pyspark_lance.catalog import manifest
-from pyspark_lance.catalog.tables import CatalogTable, TableName
+from pyspark_lance.catalog.tables import CatalogTable, TableName, open_listed
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.lazy import DataFrame, DataType, types
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, respell_path
 from pyspark_lance.types.spark_types import batch_schema
-from pyspark_lance.writing.partitioning import PARTITIONED_BY, configured_partition_columns
+from pyspark_lance.writing.options import PARTITIONED_BY, configured_partition_columns
 from pyspark_lance.writing.schema_plan import plan_write
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
-
 _BY_UPDATE: Final = "ADD COLUMN of the new type, UPDATE it by CAST, then DROP COLUMN and RENAME COLUMN"
+_Mode = Literal["overwrite", "create"]
 _UNITS: Final = ("s", "ms", "us", "ns")
 
 
@@ -64,8 +62,8 @@ def create_table(
         raise context.finder.exists_error(table, location)
     if must_exist and not exists:
         raise DatasetNotFoundError(f"there is no table {table}: CREATE OR REPLACE TABLE creates a missing table")
-    context.sources.target = replaced = location.open() if exists else None
-    rows = None if query is None else context.sources.query(query)
+    context.changed = replaced = location.open() if exists else None
+    rows = None if query is None else context.query(query)
     if rows is not None:
         check_spellings(rows, rows.columns)
     names = [column.name for column in columns or ()] if rows is None else rows.columns
@@ -74,11 +72,11 @@ def create_table(
     old = [] if replaced is None else table_properties.find_dropped_keys(replaced.config())
     if PARTITIONED_BY in old:  # no later version of the table has the partitions of the old one
         table_properties.config[PARTITIONED_BY] = ""
-    mode: Literal["overwrite", "create"] = "overwrite" if replaces else "create"
+    mode: _Mode = "overwrite" if replaces else "create"
     if rows is None:
-        answer = _create_empty(context, columns or (), mode, location, table_properties, partitions)
+        answer = _create_empty(context, columns or (), mode, location, table_properties)
     else:
-        answer = _create_as(context, rows, mode, location, table_properties, partitions)
+        answer = _create_as(context, rows, mode, location, table_properties)
     if old:  # a commit that replaces a table sets keys, and removes none
         location.open().delete_config_keys(old)
     list_table(location, is_new=not exists)
@@ -89,22 +87,17 @@ def create_view(
     context: Context, *, name: str, columns: Sequence[str], query: Piece, replaces: bool, is_global: bool
 ) -> DataFrame:
     """Run a CREATE TEMPORARY VIEW; the view always shows the versions that its query reads now."""
-    rows = context.sources.query(query)
+    rows = context.query(query)
     rows = rows.toDF(*columns) if columns else rows
     getattr(rows, f"create{'OrReplace' * replaces}{'Global' * is_global}TempView")(name)
     return context.nothing()
 
 
 def _create_empty(
-    context: Context,
-    columns: Iterable[Column],
-    mode: str,
-    location: CatalogTable,
-    properties: TableProperties,
-    partitions: Sequence[str],
+    context: Context, columns: Iterable[Column], mode: _Mode, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
     schema = with_encodings(_schema(context, columns, properties.widths), properties.encodings)
-    check_keys_of("PARTITIONED BY", map(schema.field, partitions))
+    check_keys_of("PARTITIONED BY", map(schema.field, properties.partitions))
     lance_core.commit_fragments(
         location.uri,
         [],
@@ -118,12 +111,7 @@ def _create_empty(
 
 
 def _create_as(
-    context: Context,
-    rows: DataFrame,
-    mode: Literal["overwrite", "create"],
-    location: CatalogTable,
-    properties: TableProperties,
-    partitions: Sequence[str],
+    context: Context, rows: DataFrame, mode: _Mode, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
     if properties.encodings:
         columns = sorted(properties.encodings)
@@ -136,7 +124,7 @@ def _create_as(
         mode=mode,
         schema_mode="overwrite" if mode == "overwrite" else "strict",
         vector_columns=properties.widths or None,
-        partition_by=partitions or None,
+        partition_by=tuple(properties.partitions) or None,
         partition_overwrite="static",
         table_config=properties.config or None,
         data_storage_version=properties.version,
@@ -182,13 +170,11 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
 
 
 def _type(context: Context, column: str, piece: Piece) -> DataType:
-    from pyspark.sql.types import StructField, StructType
-
-    at = context.sources.describe_position(piece.start)
+    at = context.describe_position(piece.start)
     with short_errors(f"{at}: the type of column {column!r}, {piece}"):
-        row: Any = StructType.fromDDL(f"`c` {piece}")  # alone, `a INT` would be a struct
+        row: Any = types.StructType.fromDDL(f"`c` {piece}")  # alone, `a INT` would be a struct
     spark_type: DataType = row[0].dataType
-    if row != StructType([StructField("c", spark_type)]):
+    if row != types.StructType([types.StructField("c", spark_type)]):
         raise InvalidInputError(f"{at}: {piece} is more than the type of column {column!r}. Nothing was done")
     if "char(" in spark_type.simpleString():
         raise UnsupportedError(
@@ -204,9 +190,6 @@ def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int])
     Raises:
         SchemaError: Two names differ only in case, and the session does not distinguish case.
     """
-    from pyspark.sql.types import StructField as Field
-    from pyspark.sql.types import StructType
-
     declared_columns = list(columns)
     twins = [name for name, count in Counter(column.name.lower() for column in declared_columns).items() if count > 1]
     if twins and not case_sensitive(context.spark):
@@ -215,8 +198,10 @@ def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int])
             f"columns {names} differ only in case: Spark distinguishes them by name only with"
             " spark.sql.caseSensitive=true. Nothing was done"
         )
-    fields = [Field(column.name, _type(context, column.name, column.type), True) for column in declared_columns]
-    stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
+    fields = [
+        types.StructField(column.name, _type(context, column.name, column.type), True) for column in declared_columns
+    ]
+    stored = plan_write(batch_schema(types.StructType(fields)), None, vector_columns=widths or None).stored
     schema_fields = []
     for field, column, spark_field in zip(stored, declared_columns, fields, strict=True):
         metadata = dict(field.metadata or {}) | ({} if column.comment is None else {COMMENT: column.comment})
@@ -227,8 +212,6 @@ def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int])
 
 def _apply_not_null(stored: pa.DataType, spark_type: DataType) -> pa.DataType:
     """A stored type whose fields of structs are NOT NULL where the statement declares them so."""
-    from pyspark.sql import types
-
     if isinstance(spark_type, types.StructType) and pa.types.is_struct(stored):
         return pa.struct(
             child.with_type(_apply_not_null(child.type, spark_field.dataType)).with_nullable(spark_field.nullable)
@@ -247,7 +230,9 @@ def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFr
     if table.ref is not None:
         raise InvalidInputError(f"{table}: CALL {table.parts[0]}.system.delete_branch(...) drops a branch")
     try:
-        location = context.finder.locate_table_to_drop(table)
+        location = context.finder.locate(table)
+        if location.object_id is None:  # the manifest table does not list it
+            open_listed(table, location)
     except DatasetNotFoundError:
         if if_exists:
             return context.nothing()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
-from pyspark_lance.writing.partitioning import PARTITIONED_BY, stored_partition_by
+from pyspark_lance.writing.options import PARTITIONED_BY, stored_partition_by
 
 COMMENT: Final = "comment"
 """Key of the metadata of a column, or of the configuration of a table, with its comment."""
@@ -59,6 +59,7 @@ class TableProperties:
         version: The file version; None for the default.
         stable: Whether rows have stable ids.
         config: The configuration of the table.
+        partitions: The columns of PARTITIONED BY.
 
     Args:
         properties: What the statement says.
@@ -91,6 +92,7 @@ class TableProperties:
         self.stable = stable.lower() == "true"
         if self.stable and has_query:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
+        self.partitions = partitioned_by
         if partitioned_by:
             properties[PARTITIONED_BY] = stored_partition_by(partitioned_by)
         self.config = properties

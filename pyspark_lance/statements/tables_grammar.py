@@ -93,9 +93,7 @@ def _partitions(cursor: Cursor) -> tuple[str, ...]:
             cursor.fail("a comma or ): a column of PARTITIONED BY is declared among the columns of the table")
         return name
 
-    if not cursor.sees("("):
-        cursor.fail("(")
-    return cursor.read_list(column)
+    return cursor.read_list(column, is_enclosed=True)
 
 
 _CONSTRAINED: Final = ("PRIMARY KEY", "FOREIGN KEY", "UNIQUE (", "CHECK (")
@@ -185,9 +183,8 @@ def parse_alter(cursor: Cursor) -> Statement:
         return partial(run_tables.set_properties, table=table, properties=cursor.properties())
     if cursor.take_if("UNSET TBLPROPERTIES"):
         if_exists = cursor.take_if("IF EXISTS")
-        if not cursor.sees("("):
-            cursor.fail("(")
-        return partial(run_tables.unset_properties, table=table, keys=cursor.read_list(cursor.key), if_exists=if_exists)
+        keys = cursor.read_list(cursor.key, is_enclosed=True)
+        return partial(run_tables.unset_properties, table=table, keys=keys, if_exists=if_exists)
     return cursor.fail(_CHANGES)
 
 

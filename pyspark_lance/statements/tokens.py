@@ -16,59 +16,15 @@ from typing import Final, NoReturn, TypeVar
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
-from pyspark_lance.engine.lexing import BLANKS, lexemes, position, string_value
+from pyspark_lance.engine.lexing import QUOTED, SIGN, STRING, Token, position, tokens_of
 
 _Item = TypeVar("_Item")
-
-WORD: Final = "word"
-QUOTED: Final = "quoted"
-STRING: Final = "string"
-SIGN: Final = "sign"
 
 _QUERIES: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "MAP", "REDUCE")
 """How queries begin."""
 _CHANGES: Final = ("INSERT INTO", "INSERT OVERWRITE", "MERGE INTO", "DELETE FROM")
 """How statements begin that can follow WITH and FROM."""
 _OPENING: Final = {"(": ")", "[": "]"}
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token.
-
-    Attributes:
-        kind: A word, a quoted name, a string or a sign of one character.
-        text: Its characters as they are in the statement.
-        start: Position of its first character.
-    """
-
-    kind: str
-    text: str
-    start: int
-
-    @property
-    def end(self) -> int:
-        """The position after its last character."""
-        return self.start + len(self.text)
-
-    @property
-    def upper(self) -> str:
-        """A word in upper case, or a sign; empty for names in backticks and strings, which are no keywords."""
-        return self.text.upper() if self.kind in (WORD, SIGN) else ""
-
-    @property
-    def is_name(self) -> bool:
-        """Whether it can be a part of a name."""
-        return self.kind in (WORD, QUOTED)
-
-    @property
-    def value(self) -> str:
-        """A name without its backticks, or the characters of a string."""
-        if self.kind == QUOTED:
-            return self.text[1:-1].replace("``", "`")
-        if self.kind != STRING:
-            return self.text
-        return string_value(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +52,6 @@ class Assignment(Piece):
     """
 
     column: int
-
-
-def tokens_of(statement: str) -> list[Token]:
-    """The tokens of a statement, without comments; hints stay.
-
-    Raises:
-        InvalidInputError: A comment, a string or a name does not end.
-    """
-    tokens = [Token(kind, text, at) for kind, text, at in lexemes(statement) if kind not in BLANKS]
-    for token in tokens:
-        if token.kind == SIGN and token.text in "'\"`":
-            raise InvalidInputError(f"{position(statement, token.start)}: the {token.text} is not closed")
-    return tokens
 
 
 class Cursor:
@@ -203,9 +146,11 @@ class Cursor:
             self.fail(what)
         return self.token().value
 
-    def read_list(self, read: Callable[[], _Item]) -> tuple[_Item, ...]:
-        """Read a list, in parentheses if one comes next, of what `read` reads."""
-        is_enclosed = self.take_if("(")
+    def read_list(self, read: Callable[[], _Item], *, is_enclosed: bool = False) -> tuple[_Item, ...]:
+        """Read a list of what `read` reads, in parentheses if one comes next, or must come."""
+        if is_enclosed:
+            self.expect("(")
+        is_enclosed = is_enclosed or self.take_if("(")
         items = [read()]
         while self.take_if(","):
             items.append(read())

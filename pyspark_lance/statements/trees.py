@@ -12,17 +12,17 @@ Both are upper bounds: Spark evaluates the whole query on frames that contain at
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.lexing import blank_comments, is_plain, position
-from pyspark_lance.reading.filter_pushdown import PushedFilter, push_filter_of_tree
-from pyspark_lance.statements.tokens import tokens_of
+from pyspark_lance.engine.errors import without_log
+from pyspark_lance.engine.lexing import blank_comments, is_plain, position, tokens_of
+from pyspark_lance.keys.narrowing import all_of
+from pyspark_lance.reading.filter_pushdown import push_filter_of_tree, split_tree
 
 _WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
 """Words of queries that may need columns without naming them."""
@@ -52,12 +52,8 @@ class Need:
 
     def filter(self, schema: Any) -> Any:
         """The filter for a read; None if no condition can be pushed."""
-        trees = [push_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
-        pushed_filters: list[PushedFilter] = [tree_filter for tree_filter in trees if tree_filter is not None]
-        result = None
-        for pushed_filter in pushed_filters:
-            result = pushed_filter.filter if result is None else result & pushed_filter.filter
-        return result
+        pushed = [push_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
+        return all_of(tree_filter.filter for tree_filter in pushed if tree_filter is not None)
 
 
 def needs_of(
@@ -152,7 +148,7 @@ def _parse_statement(text: str, statement: str) -> Any:
     import sqlglot  # noqa: PLC0415 - see above
 
     try:
-        with _silence_parser():
+        with without_log(logging.getLogger("sqlglot")):  # it describes the parser's own terms, not the user's
             tree = sqlglot.parse_one(blank_comments(text), read="spark")
     except sqlglot.errors.ParseError as error:
         at = error.errors[0] if error.errors else {}
@@ -174,21 +170,6 @@ def _make_syntax_error(statement: str, offset: int) -> InvalidInputError:
         f"{position(statement, offset)}: the query is not understood near {near!r}. Nothing was done; a frame of"
         " pyspark_lance.read, as a temporary view, can be queried by spark.sql with all of Spark's syntax"
     )
-
-
-@contextlib.contextmanager
-def _silence_parser() -> Iterator[None]:
-    """Silence the parser's log: it describes the parser's own terms, not the user's."""
-    logger = logging.getLogger("sqlglot")
-    logger.addFilter(_drop)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_drop)
-
-
-def _drop(_: logging.LogRecord) -> bool:
-    return False
 
 
 def _stands_for(exp: Any, star: Any, table: Any, select: Any) -> bool:
@@ -223,19 +204,11 @@ def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *,
         return (is_its or (is_only and not name)) and not column.args.get("db")
 
     conditions = []
-    for part in _conjuncts(exp, where.this) if where is not None else ():
+    for part in split_tree(where.this, "AND") if where is not None else ():
         columns = list(part.find_all(exp.Column))
         if columns and all(is_own(column) for column in columns):
             conditions.append(_strip_qualifiers(exp, part.copy(), params))
     return tuple(conditions)
-
-
-def _conjuncts(exp: Any, tree: Any) -> list[Any]:
-    if isinstance(tree, exp.Paren):
-        return _conjuncts(exp, tree.this)
-    if isinstance(tree, exp.And):
-        return [*_conjuncts(exp, tree.this), *_conjuncts(exp, tree.expression)]
-    return [tree]
 
 
 def _strip_qualifiers(exp: Any, tree: Any, params: Mapping[str, Any]) -> Any:

@@ -12,13 +12,13 @@ Facts that Arrow's types lack, the collation of a string and the precision of a 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField, StructType
+from pyspark_lance.lazy import DataType, StructField, StructType, types
 
 SPARK_METADATA: Final = b"SPARK::metadata::json"
 """The key of an Arrow field that holds the metadata of Spark's field."""
@@ -29,8 +29,6 @@ SPARK_TYPE: Final = b"spark.type"
 
 def describe_type(kind: DataType) -> str | None:
     """Spark's name of a type that Arrow's type does not describe fully; None for others."""
-    from pyspark.sql import types
-
     name = kind.simpleString()
     if isinstance(kind, types.StringType):
         return name if " collate " in name else None
@@ -39,8 +37,6 @@ def describe_type(kind: DataType) -> str | None:
 
 def _parse_type_name(name: str, kind: DataType) -> DataType:
     """The type that a name of `describe_type` stands for; `kind` if this version of Spark has no such type."""
-    from pyspark.sql import types
-
     if isinstance(kind, types.StringType):
         return types.StringType(name.rpartition(" ")[2])
     if type(kind).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():
@@ -69,10 +65,11 @@ def to_arrow(schema: StructType) -> pa.Schema:
 def from_arrow(schema: pa.Schema) -> StructType:
     """Spark's types for Arrow's; timestamps without a zone become TIMESTAMP_NTZ."""
     from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
 
     spark_fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    return StructType([_restore(spark_field, field) for spark_field, field in zip(spark_fields, schema, strict=True)])
+    return types.StructType(
+        [_restore(spark_field, field) for spark_field, field in zip(spark_fields, schema, strict=True)]
+    )
 
 
 def _annotate(spark_field: StructField, field: pa.Field) -> pa.Field:
@@ -85,8 +82,6 @@ def _annotate(spark_field: StructField, field: pa.Field) -> pa.Field:
 
 
 def _annotate_type(spark_type: DataType, kind: pa.DataType) -> pa.DataType:
-    from pyspark.sql import types
-
     if isinstance(spark_type, types.StructType):
         return pa.struct([_annotate(*pair) for pair in zip(spark_type, kind, strict=True)])
     if isinstance(spark_type, types.ArrayType):
@@ -99,26 +94,20 @@ def _annotate_type(spark_type: DataType, kind: pa.DataType) -> pa.DataType:
 
 
 def _restore(spark_field: StructField, field: pa.Field) -> StructField:
-    from pyspark.sql.types import StructField
-
     value = (field.metadata or {}).get(SPARK_METADATA)
-    kind = _restore_type(spark_field.dataType, field.type)
+    kind = map_fields(spark_field.dataType, field.type, _restore)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
         kind = _parse_type_name(name.decode(), kind)
-    return StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
+    return types.StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
 
 
-def _restore_type(spark_type: DataType, kind: pa.DataType) -> DataType:
-    from pyspark.sql import types
-
-    if isinstance(spark_type, types.StructType):
-        return types.StructType([_restore(*pair) for pair in zip(spark_type, kind, strict=True)])
-    if isinstance(spark_type, types.ArrayType):
-        return types.ArrayType(_restore_type(spark_type.elementType, kind.value_type), spark_type.containsNull)
-    if isinstance(spark_type, types.MapType):
-        key, value = (
-            _restore_type(spark_type.keyType, kind.key_type),
-            _restore_type(spark_type.valueType, kind.item_type),
-        )
-        return types.MapType(key, value, spark_type.valueContainsNull)
-    return spark_type
+def map_fields(kind: DataType, arrow: pa.DataType, change: Callable[[StructField, pa.Field], StructField]) -> DataType:
+    """A type of Spark whose fields of structs are changed, each by the field of an Arrow type of the same shape."""
+    if isinstance(kind, types.StructType):
+        return types.StructType([change(*pair) for pair in zip(kind, arrow, strict=True)])
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(map_fields(kind.elementType, arrow.value_type, change), kind.containsNull)
+    if isinstance(kind, types.MapType):
+        key = map_fields(kind.keyType, arrow.key_type, change)
+        return types.MapType(key, map_fields(kind.valueType, arrow.item_type, change), kind.valueContainsNull)
+    return kind

@@ -9,18 +9,18 @@ Vectors are Spark's variable-size lists and Arrow's fixed-size lists:
     list<float>, 4 rows, row 2 null                    fixed_size_list<float>[3]
     offsets    0 3 6 6 9                               no offsets: row i is items 3i .. 3i+3
     validity   1 1 0 1                                 validity   1 1 0 1
-    items      a0 a1 a2 b0 b1 b2 d0 d1 d2              items      a0 a1 a2 b0 b1 b2 0 0 0 d0 d1 d2
+    items      a0 a1 a2 b0 b1 b2 d0 d1 d2              items      a0 a1 a2 b0 b1 b2 - - - d0 d1 d2
 
-Spark knows only the left form, in which a null row has no items. In the right form, a null row has `width` items.
+Spark knows only the left form, in which a null row has no items. In the right form, a null row has `width` items of any
+value.
 Without null rows both forms share the items, and neither conversion copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,68 +28,59 @@ from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.column_names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, build_exact_cast
 
+_MOST_ITEMS: Final = (1 << 31) - 1
+"""Most items that 32-bit offsets count."""
+
 Converter = Callable[[pa.Array], pa.Array]
 """Turns an array of the source type into one of the target type."""
 
 
 class BatchConverter:
-    """Turns batches of one schema into batches of another; columns match by name, an exact match before another case.
+    """Turns batches into batches of one schema; columns match by name, an exact match before another case.
+
+    The conversion is planned once for all batches of the same schema.
 
     Args:
-        source: Schema of the batches to convert; fields of structs match by name as well.
-        target: Schema of the converted batches. A column that `source` lacks becomes null.
+        target: Schema of the converted batches; fields of structs match by name as well. A column that a batch lacks
+            becomes null.
         exact: Whether rows are written: a value that the target type cannot hold exactly is an error, and nullable
             fields that structs lack become null. In rows that are read, fractions of the time unit are cut off, as
             Spark cuts off nanoseconds.
-
-    Raises:
-        SchemaError: A column cannot be converted; the message names it.
-    """
-
-    def __init__(self, source: pa.Schema, target: pa.Schema, *, exact: bool = True) -> None:
-        self.source = source
-        self.target = target
-        self._columns: list[tuple[int, Converter | None, pa.Field]] = []
-        for field, index in zip(target, source_indices(source.names, target.names), strict=True):
-            change = (
-                None if index < 0 else build_converter(source.field(index).type, field.type, field.name, exact=exact)
-            )
-            self._columns.append((index, change, field))
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the target schema.
-
-        Raises:
-            InvalidInputError: A value does not fit; the message names the column.
-        """
-        arrays = []
-        for index, change, field in self._columns:
-            if index < 0:
-                arrays.append(pa.nulls(batch.num_rows, field.type))
-                continue
-            array = batch.column(index)
-            arrays.append(array if change is None else change(array))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.target) if arrays else batch.select([])
-
-
-class ConverterTo:
-    """Turns batches of any schema into batches of one; a `BatchConverter` serves all batches of the same schema.
-
-    Args:
-        target: Schema of the converted batches.
-        exact: See `BatchConverter`.
     """
 
     def __init__(self, target: pa.Schema, *, exact: bool = True) -> None:
         self._target = target
         self._exact = exact
-        self._convert: BatchConverter | None = None
+        self._source: pa.Schema | None = None
+        self._columns: list[tuple[int, Converter | None, pa.Field]] = []
+
+    def plan(self, source: pa.Schema) -> None:
+        """Plan the conversion of batches of a schema.
+
+        Raises:
+            SchemaError: A column cannot be converted; the message names it.
+        """
+        self._columns = []
+        for field, index in zip(self._target, source_indices(source.names, self._target.names), strict=True):
+            source_type = field.type if index < 0 else source.field(index).type
+            change = build_converter(source_type, field.type, field.name, exact=self._exact)
+            self._columns.append((index, change, field))
+        self._source = source
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the target schema; raises what `BatchConverter` raises."""
-        if self._convert is None or self._convert.source != batch.schema:
-            self._convert = BatchConverter(batch.schema, self._target, exact=self._exact)
-        return self._convert(batch)
+        """The batch in the target schema.
+
+        Raises:
+            SchemaError: A column cannot be converted; the message names it.
+            InvalidInputError: A value does not fit; the message names the column.
+        """
+        if self._source is None or self._source != batch.schema:
+            self.plan(batch.schema)
+        arrays = [
+            pa.nulls(batch.num_rows, field.type) if index < 0 else _apply(change, batch.column(index))
+            for index, change, field in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._target) if arrays else batch.select([])
 
 
 def build_converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:
@@ -185,11 +176,11 @@ def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: 
     def to_vector(array: pa.Array) -> pa.Array:
         lists = fixed_to_list(array, pa.list_(source.value_field)) if pa.types.is_fixed_size_list(array.type) else array
         vectors = list_to_fixed(lists, target if change is None else same_items, column)
-        if change is None:
-            return vectors
-        validity = vectors.buffers()[0]
-        items = change(vectors.values)
-        return pa.Array.from_buffers(target, len(vectors), [validity], null_count=vectors.null_count, children=[items])
+        return (
+            vectors
+            if change is None
+            else _rebuild_array(vectors, target, vectors.buffers()[:1], [change(vectors.values)])
+        )
 
     return to_vector
 
@@ -270,7 +261,7 @@ def _rebuild_array(array: pa.Array, target: pa.DataType, buffers: list[Any], chi
 
 
 def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    """Vectors as a fixed-size list.
+    """Vectors as a fixed-size list, which shares the items of lists without null rows.
 
     Args:
         lists: `list` or `large_list` array whose items are of the target's value type.
@@ -281,23 +272,13 @@ def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array
         InvalidInputError: A list that is not null has another length than the target's width; the message names the
             column and the length.
     """
-    width: int = target.list_size
-    offsets = _offsets(lists)
-    lengths = np.diff(offsets)
-    valid = _valid_rows(lists)
-    wrong = lengths != width if valid is None else (lengths != width) & valid
-    if wrong.any():
-        length = int(lengths[int(np.argmax(wrong))])
+    lengths = pc.list_value_length(lists)
+    wrong = lengths.filter(pc.not_equal(lengths, target.list_size))
+    if len(wrong):
         raise InvalidInputError(
-            f"column {column!r}: a vector has {length} items, the column takes vectors of {width} items"
+            f"column {column!r}: a vector has {wrong[0]} items, the column takes vectors of {target.list_size} items"
         )
-    if valid is None:
-        items = lists.values.slice(int(offsets[0]), len(lists) * width)
-    else:
-        items = _spread(lists.values, offsets[:-1], valid, width)
-    return pa.Array.from_buffers(
-        target, len(lists), [_validity_buffer(valid)], null_count=lists.null_count, children=[items]
-    )
+    return lists.cast(target)
 
 
 def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
@@ -311,44 +292,6 @@ def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
         InvalidInputError: The vectors have more items than 32-bit offsets can count.
     """
     width: int = vectors.type.list_size
-    first = vectors.offset * width
-    if first + len(vectors) * width > np.iinfo(np.int32).max:
+    if (vectors.offset + len(vectors)) * width > _MOST_ITEMS:
         raise InvalidInputError(f"{len(vectors)} vectors of {width} items are too many for one list array")
-    offsets = first + width * np.arange(len(vectors) + 1, dtype=np.int32)
-    buffers = [_validity_buffer(_valid_rows(vectors)), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(
-        target, len(vectors), buffers, null_count=vectors.null_count, children=[vectors.values]
-    )
-
-
-def _offsets(lists: pa.Array) -> np.ndarray[Any, Any]:
-    """The offsets of the rows of a list array, one more than there are rows."""
-    wide = pa.types.is_large_list(lists.type)
-    buffer = lists.buffers()[1]
-    if buffer is None or buffer.size == 0:
-        return np.zeros(len(lists) + 1, dtype=np.int64)
-    offsets = np.frombuffer(buffer, dtype=np.int64 if wide else np.int32)
-    return offsets[lists.offset : lists.offset + len(lists) + 1]
-
-
-def _valid_rows(array: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Whether each row is valid; None if no row is null."""
-    if array.null_count == 0:
-        return None
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def _validity_buffer(valid: np.ndarray[Any, Any] | None) -> pa.Buffer | None:
-    """Arrow's bitmap of the valid rows, least significant bit first."""
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _spread(items: pa.Array, starts: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], width: int) -> pa.Array:
-    """Items with `width` slots for every row: the items of valid rows, and zeros for null rows."""
-    index = starts.astype(np.int64)[:, None] + np.arange(width, dtype=np.int64)
-    if items.null_count or pa.types.is_nested(items.type):
-        return items.take(pa.array(index.ravel(), mask=np.repeat(~valid, width)))
-    spread = np.zeros((len(valid), width), dtype=items.type.to_pandas_dtype())
-    if valid.any():
-        spread[valid] = items.to_numpy(zero_copy_only=False)[index[valid]]
-    return pa.array(spread.ravel(), type=items.type)
+    return vectors.cast(target)

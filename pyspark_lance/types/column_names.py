@@ -7,14 +7,13 @@ column stands for that column. A name that could stand for two columns is an err
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, SchemaError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from pyspark_lance.lazy import DataFrame, SparkSession, StructField, functions, types
+from pyspark_lance.types.arrow_types import map_fields
 
 
 def quoted(name: str) -> str:
@@ -185,32 +184,15 @@ def rename_columns_like(df: DataFrame, source: pa.Schema, table: pa.Schema) -> D
     check_spellings(df, df.columns)
     if renamed_schema.equals(source):
         return df
-    from pyspark.sql import functions
-
     columns: list[Any] = []
     for old, new, field in zip(source, renamed_schema, df.schema, strict=True):
         column = functions.col(quoted(old.name))
         if old.type != new.type:
-            column = column.cast(_renamed_fields(field.dataType, new.type))
+            column = column.cast(map_fields(field.dataType, new.type, _rename_field))
         columns.append(column.alias(new.name, metadata=field.metadata))
     return df.select(*columns)
 
 
-def _renamed_fields(kind: Any, arrow_type: pa.DataType) -> Any:
-    """A Spark type with the field names of an Arrow type of the same shape."""
-    from pyspark.sql import types
-
-    if isinstance(kind, types.StructType):
-        pairs = zip(kind, arrow_type, strict=True)
-        return types.StructType(
-            [types.StructField(w.name, _renamed_fields(f.dataType, w.type), f.nullable, f.metadata) for f, w in pairs]
-        )
-    if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_renamed_fields(kind.elementType, arrow_type.value_type), kind.containsNull)
-    if isinstance(kind, types.MapType):
-        keys, values = (
-            _renamed_fields(kind.keyType, arrow_type.key_type),
-            _renamed_fields(kind.valueType, arrow_type.item_type),
-        )
-        return types.MapType(keys, values, kind.valueContainsNull)
-    return kind
+def _rename_field(field: StructField, arrow: pa.Field) -> StructField:
+    kind = map_fields(field.dataType, arrow.type, _rename_field)
+    return types.StructField(arrow.name, kind, field.nullable, field.metadata)

@@ -26,15 +26,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
+from pyspark_lance.lazy import DataType, StructField, StructType, types
 from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, describe_type, from_arrow, to_arrow
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField, StructType
 
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Key of the column metadata in which Spark keeps CHAR and VARCHAR."""
@@ -44,9 +42,8 @@ VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 _MOST_LEVELS: Final = 62
 """Most levels of nested types: Arrow's messages allow 64, and Spark puts a struct around the columns."""
 
-_RESERVED: Final = frozenset(
-    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
-)
+ROW_COLUMNS: Final = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
+"""Columns that every table has beside those of its schema."""
 
 
 def batch_schema(schema: StructType) -> pa.Schema:
@@ -58,7 +55,6 @@ def batch_schema(schema: StructType) -> pa.Schema:
             message names the column.
     """
     from pyspark.errors import PySparkTypeError
-    from pyspark.sql.types import StructType
 
     check_names(schema.names)
     fields = []
@@ -66,7 +62,7 @@ def batch_schema(schema: StructType) -> pa.Schema:
         _check_length(field, field.name)
         _check_type(field.dataType, field.name)
         try:
-            fields += to_arrow(StructType([field]))
+            fields += to_arrow(types.StructType([field]))
         except PySparkTypeError as error:
             raise UnsupportedError(
                 f"column {field.name!r}: {field.dataType.simpleString()} cannot be stored"
@@ -110,7 +106,7 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
     for name in names:
         if not name and not within:
             raise SchemaError(f"{where} without a name")
-        if not within and not reads and (name in _RESERVED or "." in name or "`" in name):
+        if not within and not reads and (name in ROW_COLUMNS or "." in name or "`" in name):
             raise SchemaError(f"{where} {name!r}: the name is reserved or contains one of the characters . `")
         if name in seen:
             raise SchemaError(f"{where} {name!r} occurs twice")
@@ -135,8 +131,6 @@ def _check_length(field: StructField, path: str) -> None:
 
 def _check_type(kind: DataType, path: str) -> None:
     """Reject types that cannot be stored, also inside of nested types."""
-    from pyspark.sql import types
-
     if isinstance(kind, types.ArrayType):
         if isinstance(kind.elementType, types.NullType) and not kind.containsNull:
             raise SchemaError(f"column {path!r}: the empty array() has no item type; cast it to array<...>")

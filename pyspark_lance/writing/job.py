@@ -15,8 +15,9 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -27,22 +28,21 @@ from lance_core.errors import (
     DatasetNotFoundError,
     IncompatibleConflictError,
     InvalidInputError,
-    LanceError,
     RetryableConflictError,
-    StoreError,
     UnsupportedError,
     VersionNotFoundError,
 )
+from pyspark_lance.engine.partitions import PartitionFunction
 from pyspark_lance.keys.collations import PLAIN_SLICES, check_columns
 from pyspark_lance.types.column_names import match_names
 from pyspark_lance.writing.committed_batches import batch_of
-from pyspark_lance.writing.options import WriteArguments
-from pyspark_lance.writing.orphan_files import committed_fragments, delete_orphan_files
-from pyspark_lance.writing.partitioning import set_overwrite_mode
-from pyspark_lance.writing.replace_where import replace_rows, row_rules
+from pyspark_lance.writing.options import WriteArguments, set_overwrite_mode
+from pyspark_lance.writing.orphan_files import cleaning_up, committed_fragments, delete_orphan_files
+from pyspark_lance.writing.replace_where import CONFLICT_RETRIES, replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
-from pyspark_lance.writing.task import WriteReport, WriteTask
+from pyspark_lance.writing.task import TaskReport, WriteReport, WriteTask
+from pyspark_lance.writing.update_commit import find_rows_where
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
@@ -75,7 +75,7 @@ class WriteJob:
     rules: RowRules | None = None
     external_places: tuple[str, ...] = ()
 
-    def task(self) -> WriteTask:
+    def task(self) -> PartitionFunction:
         """The function to run on each partition."""
         options = self.options
         return WriteTask(
@@ -107,37 +107,51 @@ class WriteJob:
             CommitConflictError: A concurrent commit conflicts with the write.
             OutcomeUnknownError: The storage did not report whether the commit took effect.
         """
-        try:
-            reports = [WriteReport.from_bytes(message) for message in messages]
+        with cleaning_up(partial(self.clean, ())):
+            reports = [TaskReport.from_bytes(message) for message in messages]
             fragments = [fragment for report in reports for fragment in report.fragments]
             if not fragments and self.options.empty_output == "error":
                 raise InvalidInputError("there is no row to write, and empty_output is 'error'")
             committed = (
                 None if not fragments and self.options.empty_output == "skip" else self._commit(fragments, reports)
             )
-        except StoreError:
-            raise  # the commit may have taken effect, or may still do so
-        except LanceError:
-            self.clean(())
-            raise
         if committed is None:
             self.clean(())
             return None
         self.clean(committed_fragments(committed, fragments))
-        return _result(committed, reports, self.options)
+        return self._result(committed, reports)
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
         """Delete the files of this write that belong to none of some fragments; see `delete_orphan_files`."""
         delete_orphan_files(self.uri, self.job, keep, self.options.storage_options, failed=failed)
 
-    def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[WriteReport]) -> CommitResult:
+    def _result(self, committed: CommitResult, reports: Sequence[Any]) -> WriteResult:
+        rows: Counter[int] = Counter()
+        for report in reports:
+            rows.update(report.slice_rows)
+        slices = self.options.slices
+        return WriteResult.of(
+            committed,
+            [fragment for report in reports for fragment in report.fragments],
+            sum(report.rows for report in reports),
+            _partition_rows(reports) if slices is None else slices.counted(rows),
+        )
+
+    def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[Any]) -> CommitResult:
         options = self.options
         mode, slices = options.mode, options.slices
         if options.replace_where is not None or options.merge_on is not None:
             if not self.base_version:
                 return self._create(fragments, reports)
             assert options.merge_on is None, "KeyMergeJob merges into an existing table"
-            return replace_rows(self.base(), fragments, options)
+            base, where = self.base(), options.replace_where or ""
+            replaced_rows = lance_core.describe_replaced_rows(base.parse_filter(where, assume_utc=options.assume_utc))
+            properties = {**(options.commit.properties or {}), **replaced_rows}
+            options = replace(options, commit=replace(options.commit, properties=properties))
+            retries = min(CONFLICT_RETRIES, options.commit.max_retries)
+            return replace_rows(
+                base, fragments, options, lambda latest: find_rows_where(latest, where), conflict_retries=retries
+            )
         if options.is_dynamic:
             tables = [report.values for report in reports if report.values is not None]
             slices = slices_of(tables, options.partition_by or ())
@@ -188,18 +202,6 @@ class WriteJob:
         base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
         return base
-
-
-def _result(committed: CommitResult, reports: Sequence[WriteReport], options: WriteArguments) -> WriteResult:
-    rows: Counter[int] = Counter()
-    for report in reports:
-        rows.update(report.slice_rows)
-    return WriteResult.of(
-        committed,
-        [fragment for report in reports for fragment in report.fragments],
-        sum(report.rows for report in reports),
-        _partition_rows(reports) if options.slices is None else options.slices.counted(rows),
-    )
 
 
 def _partition_rows(reports: Iterable[WriteReport]) -> dict[str, int]:

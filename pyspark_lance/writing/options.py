@@ -1,19 +1,33 @@
-"""The arguments of a write, and checks of their combinations."""
+"""The arguments of a write, checks of their combinations, and which overwrite replaces single partitions.
+
+partitionOverwriteMode of the write   of the session   columns of partitions   replaced
+-----------------------------------   --------------   ---------------------   ---------------------
+static                                                                         all rows
+dynamic                                                of the write or table   partitions with rows
+dynamic                                                none                    none: an error
+not given                             dynamic          of the write or table   partitions with rows
+not given                             any              none                    all rows
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self, get_args
 
-from lance_core import Commit, FileOptions, Slices
-from lance_core.errors import InvalidInputError
+from lance_core import Commit, FileOptions, LanceDataset, Slices
+from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.writing.option_values import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
-NEEDS_PARTITIONS: Final = (
+_NEEDS_PARTITIONS: Final = (
     "partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions; or mode 'overwrite' and a"
     " table that is PARTITIONED BY columns"
 )
+PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
+"""Key of the table's configuration with the columns of PARTITIONED BY: a,b, or a list in JSON if a name has a comma."""
+OVERWRITE_MODE: Final = "spark.sql.sources.partitionOverwriteMode"
+"""The setting of a session that says what an overwrite replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +125,7 @@ def check_together(options: WriteArguments) -> None:
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
     if options.partition_overwrite == "dynamic" and options.partition_by is None and options.mode != "overwrite":
-        raise InvalidInputError(NEEDS_PARTITIONS)
+        raise InvalidInputError(_NEEDS_PARTITIONS)
     if options.merge_on is not None and options.mode != "append":
         raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
     if options.merge_on is not None and options.schema_mode != "strict":
@@ -137,3 +151,54 @@ def check_together(options: WriteArguments) -> None:
         raise InvalidInputError(
             f"schema_mode 'overwrite' needs a mode that replaces all rows, such as 'overwrite'{static}"
         )
+
+
+def existing_partition_columns(dataset: LanceDataset) -> list[str] | None:
+    """The columns of PARTITIONED BY, as far as the table still has them; None if there are none."""
+    return [name for name in configured_partition_columns(dataset) if name in dataset.schema.names] or None
+
+
+def configured_partition_columns(dataset: LanceDataset) -> list[str]:
+    """The columns of PARTITIONED BY as the configuration names them: other writers may have dropped or renamed some."""
+    stored = dataset.config().get(PARTITIONED_BY, "")
+    names: list[str] = json.loads(stored) if stored.startswith("[") else [name for name in stored.split(",") if name]
+    return names
+
+
+def stored_partition_by(names: Sequence[str]) -> str:
+    """The columns of PARTITIONED BY as the table's configuration keeps them."""
+    is_plain = not any("," in name or name.startswith("[") for name in names)
+    return ",".join(names) if is_plain else json.dumps(list(names))
+
+
+def set_overwrite_mode(options: WriteArguments, base: LanceDataset | None) -> WriteArguments:
+    """The options of a write that says whether an overwrite is dynamic, and of which columns.
+
+    Args:
+        options: The options that the caller gave.
+        base: The version that the write is based on; None if there is no table.
+
+    Raises:
+        InvalidInputError: The caller wants a dynamic overwrite, and neither the write nor the table names columns.
+        SchemaError: A column of PARTITIONED BY was dropped or renamed, so that the partitions are not known.
+    """
+    overwrites = options.mode == "overwrite" and options.replace_where is None
+    mode = options.partition_overwrite or ("dynamic" if options.session_is_dynamic and base is not None else "static")
+    if mode == "static" or not overwrites:
+        return replace(options, partition_overwrite=options.partition_overwrite or "static")
+    if options.partition_overwrite is not None and options.partition_by is not None:
+        return options
+    declared = [] if base is None else configured_partition_columns(base)
+    columns = options.partition_by or tuple(declared)
+    lacking = [] if base is None else [name for name in declared if name not in base.schema.names]
+    if base is not None and lacking and set(columns) <= set(declared):
+        raise SchemaError(
+            f"{base.uri} is PARTITIONED BY {', '.join(lacking)}, and no longer has these columns, so that an overwrite"
+            f" of partitions would replace all rows: run ALTER TABLE ... SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
+            " 'column') with their new names, or UNSET it. Nothing was done"
+        )
+    if columns:
+        return replace(options, partition_by=columns, partition_overwrite="dynamic")
+    if options.partition_overwrite is not None:
+        raise InvalidInputError(_NEEDS_PARTITIONS)
+    return replace(options, partition_overwrite="static")

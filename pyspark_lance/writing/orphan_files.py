@@ -7,15 +7,16 @@ attempt that was followed by another attempt of its task.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import lance_core
 from lance_core import CommitResult, FragmentMetadata
-from lance_core.errors import LanceError
+from lance_core.errors import LanceError, StoreError
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -24,6 +25,18 @@ _POLL_SECONDS: Final = 0.2
 _STILL_POLLS: Final = 15
 """Polls in a row without a new file after which the workers of failed tasks are assumed to have ended."""
 _MOST_POLLS: Final = 150
+
+
+@contextlib.contextmanager
+def cleaning_up(clean: Callable[[], None]) -> Iterator[None]:
+    """Delete the files of a commit that is rejected; they stay if the storage fails: the commit may take effect."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except LanceError:
+        clean()
+        raise
 
 
 def committed_fragments(done: CommitResult, new_fragments: Iterable[FragmentMetadata]) -> list[FragmentMetadata]:

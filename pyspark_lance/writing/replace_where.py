@@ -1,4 +1,4 @@
-"""Commits of writes that replace rows by a condition: `replaceWhere`.
+"""Commits of writes that replace rows by a condition (`replaceWhere`) or by their keys.
 
 tasks    new files
 driver   the rows to delete: a scan of the condition's columns
@@ -10,11 +10,12 @@ Each commit searches the versions after the one that the write began with for `i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteAttempt, WriteResult
@@ -30,10 +31,9 @@ from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import RowRules
-from pyspark_lance.writing.row_lookup import find_rows_where
 from pyspark_lance.writing.update_commit import commit_update, make_conflict_error
 
-_ATTEMPTS: Final = 10
+CONFLICT_RETRIES: Final = 9
 _DYNAMIC: Final = "partitionOverwriteMode dynamic"
 _IN_TWO: Final = (
     "delete the rows with pyspark_lance.delete(uri, rows, on=...), where rows is a DataFrame with the values of key"
@@ -71,27 +71,34 @@ def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
     )
 
 
-def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], options: WriteArguments) -> WriteResult:
-    """Commit fragments that replace the rows that meet the condition.
+def replace_rows(
+    dataset: LanceDataset,
+    fragments: Sequence[FragmentMetadata],
+    options: WriteArguments,
+    find_deleted: Callable[[LanceDataset], Mapping[int, BitMap]],
+    *,
+    inserted: Any = None,
+    conflict_retries: int = CONFLICT_RETRIES,
+) -> WriteResult:
+    """Commit fragments that replace some rows, which are found again after each conflict.
 
     Args:
         dataset: The version to begin with, up to which the history was searched for `idempotency_key` and other
             attempts.
         fragments: The new rows.
         options: The options of the write.
+        find_deleted: Finds the rows that are replaced, as offsets by fragment id.
+        inserted: Inserted keys, as for `commit_update`.
+        conflict_retries: How often the rows are found again.
 
     Raises:
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    condition = dataset.parse_filter(options.replace_where or "", assume_utc=options.assume_utc)
-    replaced_rows = lance_core.describe_replaced_rows(condition)
 
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
         latest, write = base
-        deleted = find_rows_where(latest, options.replace_where or "")
-        properties = {**(options.commit.properties or {}), **replaced_rows}
-        commit = replace(options.commit, write_attempt=write, properties=properties)
-        done = commit_update(latest, fragments, deleted, commit, checked_through=dataset.version)
+        commit, deleted = replace(options.commit, write_attempt=write), find_deleted(latest)
+        done = commit_update(latest, fragments, deleted, commit, inserted=inserted, checked_through=dataset.version)
         write_result = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
         return replace(
             write_result,
@@ -112,6 +119,6 @@ def replace_rows(dataset: LanceDataset, fragments: Sequence[FragmentMetadata], o
         attempt,
         following,
         is_retryable=lambda error: isinstance(error, RetryableConflictError | HistoryGapError),
-        conflict_retries=min(_ATTEMPTS - 1, options.commit.max_retries),
+        conflict_retries=conflict_retries,
         exhausted=make_conflict_error(dataset.uri),
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, get_args
 
 import pyarrow as pa
@@ -271,8 +272,7 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
     if declared is not None and not is_vector:
         raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
     stored_view = spark_view(stored.type, name)
-    if not _same_shape(field.type, stored_view):
-        _check_fields(field.type, stored_view, name, can_grow=True, has_mode=has_mode)
+    if not _is_same_shape(field.type, stored_view, name, can_grow=True, has_mode=has_mode):
         replaces = (
             ", or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option overwriteSchema)"
         )
@@ -282,15 +282,39 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
     build_converter(field.type, stored.type, name)
 
 
-def _check_fields(
+_ADD: Final = "schema_mode='add_columns' (option mergeSchema) adds it; Column.dropFields leaves it out"
+ADD_FIRST: Final = "add them first by lance_core.dataset(uri).add_columns([pyarrow.field(name, type), ...])"
+_LEAVE_OUT: Final = "Column.dropFields leaves it out"
+_CANNOT_ADD: Final = (
+    "Fields cannot be added to structs inside of arrays and maps: leave it out (Column.dropFields), write it as a"
+    " column of its own, or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option"
+    " overwriteSchema)"
+)
+
+
+def _is_same_shape(
     source_type: pa.DataType, stored_type: pa.DataType, path: str, *, can_grow: bool, has_mode: bool
-) -> None:
-    """Reject fields of structs that only one side has, at any depth.
+) -> bool:
+    """Whether two types that Spark hands over are equal, apart from nullability, large forms and order of fields.
 
     Raises:
-        SchemaError: Only one side has a field; the message has its path and the remedy.
+        SchemaError: Only one side has a field of a struct; the message has its path and the remedy.
     """
     types = pa.types
+    inner = partial(_is_same_shape, can_grow=False, has_mode=has_mode)
+    if types.is_null(source_type):
+        return True
+    if types.is_timestamp(source_type) and types.is_timestamp(stored_type):
+        return (source_type.tz is None) == (stored_type.tz is None)
+    if types.is_list(source_type) or types.is_large_list(source_type):
+        return types.is_list(stored_type) and inner(source_type.value_type, stored_type.value_type, f"{path}[]")
+    if types.is_map(source_type):
+        return types.is_map(stored_type) and all(
+            [
+                inner(source_type.key_type, stored_type.key_type, f"{path}.key"),
+                inner(source_type.item_type, stored_type.item_type, f"{path}.value"),
+            ]
+        )
     if types.is_struct(source_type) and types.is_struct(stored_type):
         have, want = ({field.name: field.type for field in kind} for kind in (source_type, stored_type))
         for name in [name for name in have if name not in want]:
@@ -305,43 +329,11 @@ def _check_fields(
                 + ", or fill it by schema_mode='add_columns' (option mergeSchema) if it can be null"
                 * has_mode
             )
-        for name in have:
-            _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow, has_mode=has_mode)
-    elif types.is_map(source_type) and types.is_map(stored_type):
-        _check_fields(source_type.key_type, stored_type.key_type, f"{path}.key", can_grow=False, has_mode=has_mode)
-        _check_fields(source_type.item_type, stored_type.item_type, f"{path}.value", can_grow=False, has_mode=has_mode)
-    elif (types.is_list(source_type) or types.is_large_list(source_type)) and types.is_list(stored_type):
-        _check_fields(source_type.value_type, stored_type.value_type, f"{path}[]", can_grow=False, has_mode=has_mode)
-
-
-_ADD: Final = "schema_mode='add_columns' (option mergeSchema) adds it; Column.dropFields leaves it out"
-ADD_FIRST: Final = "add them first by lance_core.dataset(uri).add_columns([pyarrow.field(name, type), ...])"
-_LEAVE_OUT: Final = "Column.dropFields leaves it out"
-_CANNOT_ADD: Final = (
-    "Fields cannot be added to structs inside of arrays and maps: leave it out (Column.dropFields), write it as a"
-    " column of its own, or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option"
-    " overwriteSchema)"
-)
-
-
-def _same_shape(source_type: pa.DataType, stored_type: pa.DataType) -> bool:
-    """Whether two types that Spark hands over are equal, apart from nullability, large forms and order of fields."""
-    types = pa.types
-    if types.is_null(source_type):
-        return True
-    if types.is_timestamp(source_type) and types.is_timestamp(stored_type):
-        return (source_type.tz is None) == (stored_type.tz is None)
-    if types.is_list(source_type) or types.is_large_list(source_type):
-        return bool(types.is_list(stored_type)) and _same_shape(source_type.value_type, stored_type.value_type)
-    if types.is_map(source_type):
-        both = types.is_map(stored_type)
-        return (
-            both
-            and _same_shape(source_type.key_type, stored_type.key_type)
-            and _same_shape(source_type.item_type, stored_type.item_type)
-        )
+        are_same = [
+            _is_same_shape(have[name], want[name], f"{path}.{name}", can_grow=can_grow, has_mode=has_mode)
+            for name in have
+        ]
+        return all(are_same)
     if types.is_struct(source_type):
-        if not types.is_struct(stored_type) or {f.name for f in source_type} != {f.name for f in stored_type}:
-            return False
-        return all(_same_shape(f.type, stored_type.field(f.name).type) for f in source_type)
+        return False
     return bool(spark_view(source_type, "") == stored_type) or are_numbers(source_type, stored_type)

@@ -1,6 +1,6 @@
 """The tasks of a write: they write the batches of a partition to data files, and report to the calling process.
 
-    batch -> ConverterTo -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
+    batch -> BatchConverter -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
                                 |
                                 +-> report: fragments, rows of each slice     or: the error in the data
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 from lance_core import FileOptions, FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.engine.sessions import use_cores_of_task
-from pyspark_lance.types.batch_convert import ConverterTo
+from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.writing.row_checks import PartitionValues, RowRules, hashes_of_keys
 
 BUFFERED_BYTES: Final = 64 << 20
@@ -33,30 +33,54 @@ BUFFERED_BYTES: Final = 64 << 20
 PART_BYTES: Final = 4 << 20
 """The approximate size of parts in which a batch of more than twice this size is written."""
 
-_REPORTED: Final[dict[str, type[LanceError]]] = {
-    kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
-}
-"""Errors in the data, which another attempt would raise again."""
+DATA_ERRORS: Final = (InvalidInputError, SchemaError, UnsupportedError)
+"""Errors in the data, which a task reports: another attempt would raise them again."""
+_BY_CODE: Final[dict[str, type[LanceError]]] = {kind.code: kind for kind in DATA_ERRORS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
+class Report:
+    """What a task reports, or the error in its data.
+
+    Attributes:
+        error: Code and message of an error of the data; then the task has written nothing.
+    """
+
+    error: tuple[str, str] | None = None
+
+    @classmethod
+    def of_error(cls, error: LanceError) -> Self:
+        """The report of an error in the data."""
+        return cls(error=(error.code, str(error)))
+
+    def to_bytes(self) -> bytes:
+        """The report, pickled."""
+        return pickle.dumps(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The report that `to_bytes` wrote."""
+        report: Self = pickle.loads(data)  # noqa: S301 - from our own workers
+        return report
+
+    def reject(self) -> None:
+        """Raise the error of the data with its class."""
+        if self.error is not None:
+            raise _BY_CODE.get(self.error[0], LanceError)(self.error[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport(Report):
     """The report of a task that writes files.
 
     Attributes:
         fragments: The new fragments.
         keys: Hashes of keys (`lance_core.key_hashes`): in a write those of all rows, in a change those of new rows;
             None if keys are not checked, or are too many.
-        error: Code and message of an error of the data; then the task has written nothing.
     """
 
     fragments: tuple[FragmentMetadata, ...] = ()
     keys: npt.NDArray[np.uint64] | None = None
-    error: tuple[str, str] | None = None
-
-    def to_bytes(self) -> bytes:
-        """The report, pickled."""
-        return pickle.dumps(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -65,10 +89,8 @@ class TaskReport:
         Raises:
             LanceError: The report has an error of the data, which is raised with its class.
         """
-        report: Self = pickle.loads(data)  # noqa: S301 - from our own workers
-        if report.error is not None:
-            code, message = report.error
-            raise _REPORTED.get(code, LanceError)(message)
+        report = super(TaskReport, cls).from_bytes(data)
+        report.reject()
         return report
 
 
@@ -139,9 +161,9 @@ class PartitionTask(ABC):
             for part in split_large_batches(batches):
                 output.write(part)
             return output.finish()
-        except tuple(_REPORTED.values()) as error:
+        except DATA_ERRORS as error:
             output.discard()
-            return TaskReport(error=(error.code, str(error)))
+            return TaskReport.of_error(error)
         except BaseException:
             output.discard()
             raise
@@ -197,7 +219,7 @@ class _WriteOutput:
     """The output of a task of a write."""
 
     def __init__(self, task: WriteTask, prefix: str) -> None:
-        self._convert = ConverterTo(task.stored)
+        self._convert = BatchConverter(task.stored)
         self._rules = task.rules or RowRules()
         self._values = None if self._rules.partition_by is None else PartitionValues(self._rules.partition_by)
         self._keys: list[pa.RecordBatch] = []

@@ -15,22 +15,19 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from lance_core import AttemptProperties, Between, Equals, Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from pyspark_lance.engine.lexing import has_escapes, translate_strings
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
+from pyspark_lance.lazy import Column, DataFrame, functions
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
 from pyspark_lance.writing.option_values import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
-from pyspark_lance.writing.options import WriteArguments
-from pyspark_lance.writing.partitioning import OVERWRITE_MODE
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_lance.writing.options import OVERWRITE_MODE, WriteArguments
 
 
 def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a default
@@ -189,11 +186,8 @@ def write_with(
     except BaseException:
         job.clean((), failed=True)
         raise
-    return job.finish([answer.message for answer in answers])
+    return job.finish(answers)
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _KEY: Final = "__lance_slice_{}"
 _MAX_BUCKETS: Final = 256
@@ -205,8 +199,6 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
 
     With a single slice the frame stays as it is.
     """
-    from pyspark.sql import functions
-
     if len(slices.names) == 1:
         return frame
     check_spellings(frame, frame.columns)
@@ -230,8 +222,6 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
 
 def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The frame, with the rows of each value of the columns in few tasks, and next to each other in each task."""
-    from pyspark.sql import functions
-
     check_spellings(frame, frame.columns)
     keys = [functions.col(quoted(name)) for name in columns]
     return frame.hint("rebalance", *keys).sortWithinPartitions(*keys)
@@ -239,8 +229,6 @@ def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 def _bucket(column: Column, starts: list[Any], first: int) -> Column:
     """An expression for the position of the last start at or below the column's value, by bisection."""
-    from pyspark.sql import functions
-
     if len(starts) == 1:
         return functions.lit(first)
     middle = len(starts) // 2

@@ -15,7 +15,7 @@ from lance_core.errors import (
     SchemaError,
     SupersededError,
 )
-from pyspark_lance.changing import job, merge_frames, verbs
+from pyspark_lance.changing import job, merge_clauses, merge_frames, verbs
 from pyspark_lance.keys import narrowing
 from pyspark_lance.reading import read
 
@@ -385,9 +385,9 @@ def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch
 @pytest.mark.usefixtures("joins")
 def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark, table, lance, monkeypatch):
     conditions = []
-    rows_of = merge_frames.rows_of
+    rows_of = merge_clauses.rows_of
     monkeypatch.setattr(
-        merge_frames, "rows_of", lambda *given, **about: conditions.append(given[3]) or rows_of(*given, **about)
+        merge_clauses, "rows_of", lambda *given, **about: conditions.append(given[3]) or rows_of(*given, **about)
     )
     before = files(table)
     merged = pyspark_lance.merge(source(spark).repartition(7), table, on="id")

@@ -279,7 +279,7 @@ def test_orphan_files_of_a_worker_that_dies_are_deleted(spark, uri):
 
     answers = run_on_partitions(frame, dies_once, job.plan.stored)
     assert [name for name in files(uri) if name.endswith("torn.lance")]
-    result = job.finish([answer.message for answer in answers])
+    result = job.finish(answers)
     assert (result.rows_written, len(files(uri))) == (60_000, 2)
 
 
@@ -299,9 +299,9 @@ def test_the_loser_of_two_concurrent_creations_deletes_its_files(spark, uri, lan
     source = batch_schema(frame.schema)
     jobs = [prepare_write(source, uri, WriteArguments(mode="create")) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
-    jobs[0].finish([answer.message for answer in answers[0]])
+    jobs[0].finish(answers[0])
     with pytest.raises(LanceError, match="exists"):
-        jobs[1].finish([answer.message for answer in answers[1]])
+        jobs[1].finish(answers[1])
     assert {name.split("-")[0] for name in files(uri)} == {jobs[0].job}
     assert lance.dataset(uri).count_rows() == 100
 
@@ -312,7 +312,7 @@ def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, 
     pyspark_lance.write(frame, uri)
     jobs = [prepare_write(source, uri, WriteArguments(commit=Commit(idempotency_key=("token", "a")))) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
-    results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
+    results = [job.finish(answer) for job, answer in zip(jobs, answers, strict=True)]
     assert [result.deduplicated for result in results] == [False, True]
     assert {result.version for result in results} == {2}
     assert lance.dataset(uri).count_rows() == 200

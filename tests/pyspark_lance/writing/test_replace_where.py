@@ -7,10 +7,10 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import LanceError
 from lance_core.store import memory
-from pyspark_lance.writing import replace_where
+from pyspark_lance.writing import job
 from pyspark_lance.writing.job import prepare_write
 from pyspark_lance.writing.options import WriteArguments
-from pyspark_lance.writing.row_lookup import find_rows_where
+from pyspark_lance.writing.update_commit import find_rows_where
 
 ROWS = pa.table({"id": [1]})
 
@@ -45,7 +45,7 @@ def test_of_two_replacements_of_rows_that_were_not_there_the_later_one_counts(
             pyspark_lance.write(other, uri, mode="overwrite", replace_where=condition)
         return rows
 
-    monkeypatch.setattr(replace_where, "find_rows_where", find_rows)
+    monkeypatch.setattr(job, "find_rows_where", find_rows)
     pyspark_lance.write(spark.sql("select 7 as d, 2 as n"), uri, mode="overwrite", replace_where="d >= 0 and d < 10")
     assert searched == ([1, 1, 2] if is_again else [1, 1])
     rows = lance_core.dataset(uri).to_table(filter="d < 10").to_pylist()
