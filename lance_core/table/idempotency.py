@@ -257,21 +257,21 @@ class CommitProof:
     moves: Mapping[str, str] = field(default_factory=dict)
     row_change: RowChange | None = None
 
-    def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
+    def add_to(self, after: Manifest, before: Manifest | None) -> Manifest:
         """Add this proof to a version that is about to be committed.
 
         Args:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
-        manifest = self._add_to(_without_rows(after, self.takes_back), before)
+        manifest = self._add_entry(_without_rows(after, self.takes_back), before)
         if self.row_change is None or _SINCE not in manifest.config:
             return manifest
         made_by = f"{after.timestamp_ns} {after.transaction_file}"
         identified = self.row_change.identified(after.config, after.version, made_by)
         return replace(manifest, config={**manifest.config, **self.row_change.entry, **identified})
 
-    def _add_to(self, after: Manifest, before: Manifest | None) -> Manifest:
+    def _add_entry(self, after: Manifest, before: Manifest | None) -> Manifest:
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
         branch = Proofs.of(self.branch.config)

@@ -143,7 +143,7 @@ class Transaction:
         if manifest is not None and manifest.max_allocated_field_id is not None:
             check_field_ids(manifest, manifest.max_allocated_field_id, result, self.operation)
         if context.proof is not None:
-            result = context.proof.kept_in(result, manifest)
+            result = context.proof.add_to(result, manifest)
         return _check_and_set_flags(result)
 
 

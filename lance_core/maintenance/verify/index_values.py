@@ -67,7 +67,7 @@ def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
 
 def _read_index_values(source: Snapshot, index: IndexMetadata) -> pa.Array:
     """The distinct values of an index."""
-    store, folder = source.index_folder(index)
+    store, folder = source.locate_index(index)
     chunks: list[pa.Array] = []
     for name, columns in _FILES[index.kind].items():
         table = read_columns(open_file(store, folder, name, index), columns)

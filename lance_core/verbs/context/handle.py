@@ -190,7 +190,7 @@ class Snapshot:
         base = self.manifest.base_path(file.base_id)
         return self._base_store(file.base_id), key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
 
-    def index_folder(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
+    def locate_index(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
         """Store of an index segment's files, and the prefix of their keys."""
         folder = f"{INDICES_PREFIX}{index.uuid}/"
         if index.base_id is None:
@@ -201,7 +201,7 @@ class Snapshot:
     @property
     def indices(self) -> IndexReader:
         """The reader of the files of the indices."""
-        return IndexReader(self.index_folder, self.index_cache)
+        return IndexReader(self.locate_index, self.index_cache)
 
     def select(self, expression: pc.Expression) -> Selection | None:
         """The rows that can match a filter according to the indices; None if the indices exclude no rows."""

@@ -106,7 +106,7 @@ def _find_files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str
             store, key = source.deletion_file(fragment)
             yield store.root, key, "deletion file"
     for index in manifest.indices:
-        store, folder = source.index_folder(index)
+        store, folder = source.locate_index(index)
         names = [file.path for file in index.files]
         keys = [folder + name for name in names] if names else [meta.key for meta in store.list(folder)]
         for key in keys:

@@ -133,6 +133,6 @@ def _list_files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
             store, key = source.deletion_file(fragment)
             yield store, key, fragment.deletion_file.key(fragment.id)
     for index in source.manifest.indices:
-        store, prefix = source.index_folder(index)
+        store, prefix = source.locate_index(index)
         for meta in store.list(prefix):
             yield store, meta.key, f"{INDICES_PREFIX}{index.uuid}/{meta.key.removeprefix(prefix)}"
