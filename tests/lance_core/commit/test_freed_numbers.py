@@ -149,21 +149,21 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
     """As one may do while the latest version is removed and the next one is added."""
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)
-    real, incomplete = handler.Listed.of, []
+    real, incomplete = handler.Listing.of, []
 
     def of(store):
         found = real(store)
         if incomplete and len(found.seen) > 1:
             incomplete.clear()
             own = min(found.seen)
-            return handler.Listed((own, found.seen[own]), {own: found.seen[own]})
+            return handler.Listing((own, found.seen[own]), {own: found.seen[own]})
         return found
 
     def change():
         others(uri, options, 3)()
         incomplete.append(True)
 
-    monkeypatch.setattr(handler.Listed, "of", of)
+    monkeypatch.setattr(handler.Listing, "of", of)
     stall(change)
     expected = [1, 3, 4, 100, 101]
     try:
