@@ -70,6 +70,7 @@ class _TableBranch:
     is_promoted: bool
     committed: datetime
     version: int
+    branch_id: str
 
 
 def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -157,7 +158,9 @@ def _run_tick(
     for branch, where in by_branch.items():
         state = _state(context.instance, branch, busy)
         action, reason, newest_result = rules.decide(context, branch, where, state)
-        key = f"{action}:{branch}:{'.'.join(str(table_branch.version) for table_branch in where)}"
+        # A branch that was discarded and begun again has the versions of the first one, but another identifier.
+        heads = (f"{table_branch.version}@{table_branch.branch_id}" for table_branch in where)
+        key = f"{action}:{branch}:{'.'.join(heads)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
             why = {_STATE_KEY: reason} if reason else {}
@@ -235,6 +238,8 @@ class _Rules:
 
 
 def _list_branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_TableBranch]:
+    from lance_dagster.lineage.check_reads import id_of_branch  # noqa: PLC0415 - heavy imports at first use
+
     root = table_root(resource)
     only = only_branch(root.branching)
     for asset_ref in refs:
@@ -253,6 +258,7 @@ def _list_branches(context: dg.SensorEvaluationContext, refs: list[TableRef], re
                 is_promoted="lance.promoted_version" in description["metadata"],
                 committed=main.branches.last_commit(branch),
                 version=head.version,
+                branch_id=id_of_branch(description),
             )
 
 

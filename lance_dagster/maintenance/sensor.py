@@ -204,8 +204,8 @@ def _due(
     policies: Mapping[str, LanceMaintenancePolicy | None],
     states: dict[str, _TableRequest],
     recorded_so: Callable[..., bool],
-) -> tuple[dict[str, tuple[int, list[str]]], set[str]]:
-    """The version of each table that needs maintenance, with the reasons; and the tables that cannot be read.
+) -> tuple[dict[str, tuple[int, str, list[str]]], set[str]]:
+    """The tables that need maintenance, by version, identity and reasons; and the tables that cannot be read.
 
     Args:
         context: The context of the tick.
@@ -249,12 +249,12 @@ def _reason(names: Sequence[str], *, left_alone: set[str], busy: set[str], waits
 
 def _log(
     context: dg.SensorEvaluationContext,
-    due: dict[str, tuple[int, list[str]]],
+    due: dict[str, tuple[int, str, list[str]]],
     silent: Sequence[OpenRun],
     silent_after: timedelta,
 ) -> None:
     """Log why tables are due, and for which open runs they do not wait."""
-    for asset, (_, problems) in due.items():
+    for asset, (_, _, problems) in due.items():
         context.log.info("%s: %s", asset, "; ".join(problems))
         for run in silent:
             if run.tables and asset not in run.tables:
@@ -280,11 +280,12 @@ def _format_cursor(states: dict[str, _TableRequest]) -> str:
     return json.dumps(records)
 
 
-def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
+def _request(due: dict[str, tuple[int, str, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
     """The one request for all tables that are due, which their records keep."""
     names = sorted(due)
     known_states = {name: states.get(name, _TableRequest()) for name in names}
-    seen = [[name, due[name][0], known_states[name].failures, known_states[name].left] for name in names]
+    # A table that was dropped and made again has the versions of the first one, but other identities.
+    seen = [[name, *due[name][:2], known_states[name].failures, known_states[name].left] for name in names]
     key = sha256(json.dumps(seen).encode()).hexdigest()
     for name in names:
         state = states.setdefault(name, _TableRequest())
@@ -346,8 +347,8 @@ def _needs(
     policy: LanceMaintenancePolicy,
     state: _TableRequest,
     recorded_so: Callable[..., bool],
-) -> tuple[int, list[str]] | None:
-    """The version of a table that needs maintenance, with the reasons; None if it needs none."""
+) -> tuple[int, str, list[str]] | None:
+    """The version of a table that needs maintenance, its identity and the reasons; None if it needs none."""
     from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
     branch = root.branch_of_job(context)
@@ -364,7 +365,7 @@ def _needs(
         problems.append("the last run did not finish the table")
     if not problems or (not target.is_defined and recorded_so(context, dataset, target)):
         return None
-    return health.version, problems
+    return health.version, dataset.identity, problems
 
 
 def _is_requested(state: _TableRequest, version: int | None) -> bool:

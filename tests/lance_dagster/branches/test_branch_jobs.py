@@ -1,5 +1,6 @@
 """Promoting, discarding and sweeping branches by jobs and by a sensor."""
 
+import json
 import shutil
 from datetime import datetime, timedelta
 from itertools import islice
@@ -406,6 +407,19 @@ class TestSensor:
         )
         run(written, build_branch_jobs([events])[0], tags={"lance/branch": BRANCH})
         assert isinstance(self.tick(written, monkeypatch, "COMPLETED_SUCCESS"), dg.SkipReason)
+
+    @pytest.mark.parametrize("status", ["COMPLETED_SUCCESS", "CANCELED", "COMPLETED_FAILED"])
+    def test_a_branch_that_was_begun_again_is_another_request(self, lake, monkeypatch, status):
+        """Dagster drops a request under a run key that it has seen, and the sensor drops a report that it has made."""
+        requests, reports = set(), set()
+        lake.run(events, partition="2024-01-01")
+        for _ in range(2):
+            lake.table("events").create_branch(BRANCH).delete("n = 0")
+            result = self.tick(lake, monkeypatch, status, on_cancel="discard", require_checks=False)
+            requests |= {request.run_key for request in result.run_requests}
+            reports |= set(json.loads(result.cursor))
+            lake.table("events").branches.discard(BRANCH)
+        assert (len(requests), len(reports)) == ((0, 2) if status == "COMPLETED_FAILED" else (2, 0))
 
     @pytest.mark.parametrize("status", ["REQUESTED", "CANCELING", "FAILING", None])
     def test_a_running_backfill_is_left_alone(self, written, monkeypatch, status):

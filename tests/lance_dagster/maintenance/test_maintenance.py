@@ -570,6 +570,15 @@ class TestSensor:
         assert second.run_key != first.run_key  # Dagster makes one run of a key
         assert tick() == []
 
+    def test_a_table_that_was_made_again_is_another_request(self, lake, tick):
+        keys = set()
+        for _ in range(2):
+            fill(lake, "nyc/boats")
+            tick.state["cursor"] = None
+            keys.add(tick()[0].run_key)
+            shutil.rmtree(lake.uri("nyc/boats"))
+        assert len(keys) == 2
+
     def test_what_a_run_that_failed_left_is_asked_for_though_no_threshold_is_passed(self, lake, tick, monkeypatch):
         fill(lake, "nyc/boats")
         (request,) = tick()
