@@ -27,15 +27,6 @@ _FIRST_TO_MOVE: Final = (
     "dagster/table_name",  # also in the definition
     "dagster/uri",  # also in the definition and the log of the table
     "lance/operation",
-    "lance/published",
-    "lance/casts",
-    "lance/left_behind",
-    "lance/replaced_attempt",
-    "lance/kept_attempt",
-    "lance/deduplicated",
-    "lance/inputs",
-    "lance/table_log",
-    "lance/rows_written",
 )
 """The entries that move from the top to `lance/commit` if there are too many, in this order."""
 
@@ -44,8 +35,7 @@ def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     """The entries at the top of an event, in order, and the other entries, by their names without prefix."""
     top = [key for key in TOP_ENTRIES if key in entries]
     has_same_count_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
-    # A count that is there twice moves after the entries that are also elsewhere: name, URI and operation of the table.
-    for key in (*_FIRST_TO_MOVE[:3], "lance/rows_written", *_FIRST_TO_MOVE) if has_same_count_twice else _FIRST_TO_MOVE:
+    for key in (*_FIRST_TO_MOVE, "lance/rows_written") if has_same_count_twice else _FIRST_TO_MOVE:
         if len(top) > _MOST_AT_TOP and key in top:
             top.remove(key)
     commit_entries = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}

@@ -228,3 +228,22 @@ class TestOps:
             op()
 
         return errors(alone.execute_in_process(instance=lake.instance, raise_on_error=False))
+
+
+def test_entries_of_a_retry_on_a_branch_stay_at_the_top(lake):
+    """However many apply: the pages name them without `lance/commit`."""
+    days = dg.StaticPartitionsDefinition(["mon", "tue"])
+    metadata = {"partition_expr": "day", "lance/write_mode": "append"}
+
+    @dg.asset(partitions_def=days, metadata=metadata, retry_policy=dg.RetryPolicy(max_retries=1))
+    def events(context):
+        yield dg.Output(pa.table({"day": [context.partition_key], "n": [1]}), metadata={"source": "api"})
+        if context.retry_number == 0:
+            raise RuntimeError("the first attempt fails after its write")
+
+    lake.run(events, partition="mon")
+    lake.run(events, partition="mon", tags={"lance/branch": "trial"}, branching=BranchPolicy.from_tag("lance/branch"))
+    (record,) = lake.instance.fetch_materializations(events.key, limit=1).records
+    entries = record.asset_materialization.metadata
+    assert entries["lance/published"].value is False
+    assert {"lance/replaced_attempt", "lance/branch", "lance/table_log", "dagster/partition_row_count"} <= set(entries)
