@@ -10,6 +10,7 @@ Each commit records them in the table, so that the table alone shows which run w
                              empty for its other commits, such as of an index
     dagster.code_version     the asset's code version, if it has one
     dagster.maintenance_metadata   JSON of the asset's metadata lance/maintenance, if it has it
+    dagster.blocking_checks  JSON list of the asset's blocking checks in the code location of the run, on a branch
     dagster.erasure          "true" on the commits of an erasure
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, "branch" if it is not main, and
@@ -33,6 +34,7 @@ __all__ = [
     "ATTEMPT",
     "BACKFILL_ID",
     "BEGUN_EMPTY",
+    "BLOCKING_CHECKS",
     "CODE_VERSION",
     "COLUMNS",
     "COLUMN_TYPE",
@@ -76,6 +78,7 @@ BACKFILL_ID: Final = "dagster.backfill_id"
 ASSET_KEY: Final = "dagster.asset_key"
 PARTITION_KEYS: Final = "dagster.partition_keys"
 PARTITION_HASH: Final = "dagster.partition_hash"
+BLOCKING_CHECKS: Final = "dagster.blocking_checks"
 CODE_VERSION: Final = "dagster.code_version"
 COLUMNS: Final = "dagster.columns"
 WRITE_TOKEN: Final = "dagster.write_token"  # noqa: S105 - the name of a property

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import dagster as dg
 
-from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph, find_asset, graph_of
+from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph, find_asset, graph_of, job_of_step
 
 Value = TypeVar("Value")
 
@@ -58,24 +58,24 @@ def assets_of_same_definition(context: AnyContext, asset_key: dg.AssetKey) -> Ma
     return {} if definition is None else {key: definition.metadata_by_key.get(key) or {} for key in definition.keys}
 
 
-def blocking_checks(context: AnyContext, asset_key: dg.AssetKey) -> set[str] | None:
-    """The names of an asset's blocking checks in the code location; None if that is not known, as in a job by itself.
+def blocking_checks(context: AnyContext | dg.OutputContext, asset_key: dg.AssetKey) -> set[str] | None:
+    """The names of an asset's blocking checks in the code location; None if it is not known, or lacks the asset.
 
     Args:
-        context: The op, asset or sensor, of whose code location the checks are.
+        context: The op, asset, output or sensor, of whose code location the checks are.
         asset_key: The asset.
     """
-    repository: Any = None
-    with suppress(*ABSENT):
-        repository = context.repository_def
-    if repository is None:
-        graph = asset_graph(getattr(context, "job_def", None))
-        if find_asset(graph, asset_key) is None:
-            return None
-        return {key.name for key in graph.get_check_keys_for_assets({asset_key}) if graph.get(key).blocking}
-    definitions = [*repository.assets_defs_by_key.values(), *repository.asset_checks_defs_by_key.values()]
-    specs = [spec for definition in definitions for spec in definition.check_specs if spec.asset_key == asset_key]
-    return {spec.name for spec in specs if spec.blocking}
+    if isinstance(context, dg.OutputContext):
+        graphs = [asset_graph(job_of_step(context))]
+    else:  # a repository that was made for one job has no assets
+        graphs = [graph_of(context), asset_graph(getattr(context, "job_def", None))]
+    for graph in graphs:
+        asset = find_asset(graph, asset_key)
+        keys = () if asset is None else graph.get_check_keys_for_assets({asset_key})
+        names = {key.name for key in keys if graph.get(key).blocking}
+        if names or (asset is not None and not asset.assets_def.is_auto_created_stub):
+            return names
+    return None
 
 
 def sort_upstream_first(

@@ -390,8 +390,8 @@ def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
         return None
 
 
-def job_of_step(context: dg.InputContext) -> Any:
-    """The definition of the job that loads an input; None outside of a step."""
+def job_of_step(context: dg.InputContext | dg.OutputContext) -> Any:
+    """The definition of the job that loads an input or writes an output; None outside of a step."""
     return getattr(_step(context), "job_def", None)
 
 

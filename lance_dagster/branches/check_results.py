@@ -2,7 +2,8 @@
 
 changed rows   the commits of the branch since its fork: operation, assets, partitions
 results        the logs of the runs that have the tag `lance/branch`: results of checks, and what their steps read
-blocking       the checks of the code location; if it is not known, those that the runs of the branch have had
+blocking       the checks of the code location; if it is not known, those of the code locations of the runs that wrote,
+               which their commits record
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class BranchChecks:
         branch_id: The identifier of the branch.
         is_promoted: Whether the branch was promoted before, so that no check counts.
         problems: The checks that reject it, by asset.
+        undefined: The assets of which it is not known which blocking checks they have.
         cleaned_up: The newest version that was cleaned up without a record, which may have changed any partition; 0 for
             none.
         newest_run: The newest run on the branch; None without one.
@@ -50,20 +52,20 @@ class BranchChecks:
     branch_id: str | None
     is_promoted: bool = False
     problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
+    undefined: Sequence[str] = ()
     cleaned_up: int = 0
     newest_run: str | None = None
     newest_result: tuple[int, int] = (0, 0)
 
     def names(self, *, failed: bool) -> list[str]:
         """The checks that failed, or those without a result, as "asset: check"."""
-        return sorted(
-            {
-                f"{asset}: {problem.check}"
-                for asset, problems in self.problems.items()
-                for problem in problems
-                if (problem.result is not None) is failed
-            }
-        )
+        names = {
+            f"{asset}: {problem.check}"
+            for asset, problems in self.problems.items()
+            for problem in problems
+            if (problem.result is not None) is failed
+        }
+        return sorted(names) + [f"{asset}: all, as they are not known" for asset in self.undefined if not failed]
 
     def sentences(self, launch: str) -> list[str]:
         """The reasons why the branch is rejected.
@@ -71,7 +73,13 @@ class BranchChecks:
         Args:
             launch: How to launch a check on the branch.
         """
-        return [
+        undefined = [
+            f"{asset}: it is not known which blocking checks it has, because neither the code location of this run nor "
+            f"the commits of the branch name them; run the job of a code location that defines {asset}, and not by "
+            "execute_in_process"
+            for asset in self.undefined
+        ]
+        return undefined + [
             self._sentence(asset, problem, launch) for asset, problems in self.problems.items() for problem in problems
         ]
 
@@ -160,7 +168,8 @@ def check_branch(
         main: The table.
         branch: The branch.
         keys: The known assets of the table; those that wrote to the branch are judged as well.
-        blocking_checks: Returns the names of an asset's blocking checks; None if the code location is not known.
+        blocking_checks: Returns the names of an asset's blocking checks; None if the code location is not known. Then
+            those count that the commits of the branch record.
         only_blocking: Whether failures of other checks do not count.
 
     Raises:
@@ -173,6 +182,7 @@ def check_branch(
     writers = {dg.AssetKey.from_user_string(name) for commit in history for name in commit.assets}
     is_unnamed = bool(lost) or any(not commit.assets for commit in history)
     problems: dict[str, list[CheckProblem]] = {}
+    undefined: list[str] = []
     newest_result = (0, 0)
     for key in sorted({*keys, *writers}):
         name = key.to_user_string()
@@ -181,8 +191,10 @@ def check_branch(
         newest_result = max((newest_result, *(result.order for result in results)))
         blocking: Collection[str] = ()
         if rows.changed and (key in writers or is_unnamed):
-            blocking_names = blocking_checks(key)
-            blocking = branch_runs.blocking_checks(key) if blocking_names is None else blocking_names
+            names = blocking_checks(key)
+            names = branch_runs.blocking_checks(key) if names is None else names
+            undefined += [name] if names is None else []
+            blocking = names or ()
         listed = [
             problem
             for problem in check_problems(rows, blocking, results)
@@ -195,6 +207,7 @@ def check_branch(
         branch=branch,
         branch_id=branch_runs.branch_id,
         problems=problems,
+        undefined=undefined,
         cleaned_up=lost,
         newest_run=branch_runs.newest,
         newest_result=newest_result,
@@ -325,15 +338,21 @@ class _RunsOfBranch:
         lists = [read["partitions"] for _, log in self.logs.values() for reads in log.reads.values() for read in reads]
         return {prop.hashed(json.dumps(names)): names for names in lists if names is not None}
 
-    def blocking_checks(self, key: dg.AssetKey) -> set[str]:
-        """The checks of an asset that were blocking when they ran, and those that a run was to execute and did not."""
+    def blocking_checks(self, key: dg.AssetKey) -> set[str] | None:
+        """The checks of an asset that were blocking when a run wrote it or executed them, or was to execute them.
+
+        None if no commit records the checks that the asset has: others may exist that no run was to execute.
+        """
+        commits = [commit.properties for commit in self.history if key.to_user_string() in commit.assets]
+        recorded = [json.loads(names) for commit in commits if (names := commit.get(prop.BLOCKING_CHECKS)) is not None]
+        if not recorded:
+            return None
         planned = {name for _, log in self.logs.values() for asset, name in log.planned if asset == key}
         results = [
             evaluation for _, log in self.logs.values() for evaluation in log.evaluations if evaluation.asset_key == key
         ]
-        return {evaluation.name for evaluation in results if evaluation.is_blocking} | (
-            planned - {evaluation.name for evaluation in results}
-        )
+        blocking = {evaluation.name for evaluation in results if evaluation.is_blocking}
+        return blocking.union(planned - {evaluation.name for evaluation in results}, *recorded)
 
     def list_results(self, key: dg.AssetKey) -> list[CheckResult]:
         """The results of the checks of an asset, except for those about an earlier branch of the same name."""

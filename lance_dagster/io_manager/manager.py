@@ -20,6 +20,7 @@ from lance_core.errors import DatasetExistsError, LanceError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import steps
 from lance_dagster._context.check_log import log_provenance, record_or_find_begin
+from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
 from lance_dagster.events import materialization
@@ -45,7 +46,7 @@ from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
 from lance_dagster.op_outputs.store import store_op_output
-from lance_dagster.properties import INPUT_PREFIX
+from lance_dagster.properties import BLOCKING_CHECKS, INPUT_PREFIX
 from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import DEFER_TAG, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation, locate_table
@@ -288,6 +289,8 @@ class LanceTableIOManager(dg.IOManager):
             ownership.check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
         branch = tag_run_with_branch(self._settings.branching, facts)
         if branch is not None:
+            if (names := blocking_checks(context, context.asset_key)) is not None:
+                commit = replace(commit, properties={**commit.texts, BLOCKING_CHECKS: json.dumps(sorted(names))})
             self._reject_lost_writes(existing, branch, facts)
             if existing is not None and (settings.write_mode != "columns" or branch in existing.branches.list()):
                 existing = ensure_branch(existing, branch)

@@ -105,6 +105,50 @@ def test_a_check_that_never_ran_is_no_pass(lake, gate):
     gate()
 
 
+class TestInProcess:
+    """A job that `execute_in_process` runs does not know its code location."""
+
+    def run(self, lake, job, fails=False, **tags):
+        write = dg.define_asset_job("write", selection=dg.AssetSelection.assets("plain").without_checks())
+        jobs = [*build_branch_jobs([plain]), write]
+        defs = dg.Definitions(
+            [plain], asset_checks=[plain_positive], jobs=jobs, resources={"io_manager": lake.manager(**TAGGED)}
+        )
+        result = defs.resolve_job_def(job).execute_in_process(
+            instance=lake.instance, tags={"lance/branch": "work", **tags}, run_config=QUIET, raise_on_error=False
+        )
+        assert result.success is not fails, errors(result)
+        return errors(result)
+
+    def test_a_check_that_never_ran_is_no_pass(self, lake):
+        self.run(lake, "write", n="-5")
+        lake.table("plain").checkout_version(("work", None)).cleanup_old_versions(timedelta(0))
+        assert "plain: the check plain_positive has not passed" in self.run(lake, "lance_promote", fails=True)
+        assert lake.rows("plain") == []
+        on_branch(lake, plain_positive, plain, select=dg.AssetSelection.checks_for_assets(plain), fails=True)
+        self.run(lake, "write", n="5")
+        on_branch(lake, plain_positive, plain, select=dg.AssetSelection.checks_for_assets(plain))
+        self.run(lake, "lance_promote")
+        assert lake.rows("plain") == [(5,)]
+
+    def test_a_branch_whose_commits_name_no_checks_is_rejected(self, lake):
+        lance_core.write_dataset(pa.table({"n": [1]}), lake.uri("plain"))
+        lake.table("plain").create_branch("work").insert(pa.table({"n": [-5]}))
+        said = self.run(lake, "lance_promote", fails=True)
+        assert "plain: it is not known which blocking checks it has" in said
+        assert "run the job of a code location that defines plain" in said
+        assert "lance/force: true" in said
+        self.run(lake, "lance_promote", **{"lance/force": "true"})
+        assert lake.rows("plain") == [(-5,), (1,)]
+
+    def test_a_repository_of_the_job_alone_knows_no_checks(self, lake, monkeypatch):
+        """As `dg.execute_job` makes it of a function that returns the job."""
+        self.run(lake, "write", n="-5")
+        alone = dg.Definitions(jobs=build_branch_jobs([plain]), resources={"io_manager": lake.manager(**TAGGED)})
+        monkeypatch.setattr(dg.OpExecutionContext, "repository_def", alone.get_repository_def())
+        assert "plain: the check plain_positive has not passed" in self.run(lake, "lance_promote", fails=True)
+
+
 def test_a_later_commit_needs_a_later_result(lake, gate):
     on_branch(lake, events, positive, partition=ONE)
     on_branch(lake, events, partition=TWO, n=-1)
