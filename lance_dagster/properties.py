@@ -14,7 +14,7 @@ Each commit records them in the table, so that the table alone shows which run w
     dagster.erasure          "true" on the commits of an erasure
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, "branch" if it is not main, and
-                             "table_id" if the table has one
+                             "table_id" if the table has one; a list of these as strings if several versions were read
 
 The promotion of a branch joins the values of the branch's commits into JSON lists.
 """

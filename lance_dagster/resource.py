@@ -163,7 +163,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             record_check_read(
                 running.facts, tag_run_with_branch(root.branching, running.facts), dataset, running.partitions
             )
-        remember_input(None if running is None else running.facts.step, table_ref(asset_key).name, dataset)
+        if running is not None:
+            remember_input(running.facts.step, table_ref(asset_key).name, dataset, attempt=running.attempt)
         return dataset
 
     def _root_of(self, running: RunningStep | None) -> TableRoot:

@@ -29,6 +29,7 @@ class RunningStep:
         assets: The assets that the step materializes.
         resources: Its resources, IO managers among them.
         partitions: The partitions of the run; None without partitions.
+        attempt: The number of the step's attempt in the run.
     """
 
     instance: dg.DagsterInstance
@@ -36,6 +37,7 @@ class RunningStep:
     assets: frozenset[dg.AssetKey] = frozenset()
     resources: Sequence[Any] = ()
     partitions: Sequence[str] | None = None
+    attempt: int = 0
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
@@ -125,6 +127,7 @@ def running_step() -> RunningStep | None:
         assets=frozenset(() if assets is None else assets.keys),
         resources=resources,
         partitions=list(context.partition_keys) if is_partitioned else None,
+        attempt=context.retry_number,
     )
 
 

@@ -331,7 +331,8 @@ def _read_on_branch(published: Published, version: int) -> dict[str, int]:
     read: dict[str, int] = {}
     for name in properties:
         if name.startswith(prop.INPUT_PREFIX):
-            entries = [json.loads(entry) for entry in prop.split_values(properties[name])]
+            joined = prop.split_values(properties[name])
+            entries = [json.loads(entry) for entries in joined for entry in prop.split_values(entries)]
             versions = [entry["version"] for entry in entries if entry.get("branch") == published.branch]
             read |= {name.removeprefix(prop.INPUT_PREFIX): min(versions)} if versions else {}
     return read

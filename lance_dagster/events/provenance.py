@@ -118,7 +118,7 @@ def _tags_of_commit(instance: dg.DagsterInstance, commit: TableVersion) -> dict[
     tags = dict.fromkeys(_OTHERS, "true") | {
         _CODE: commit.properties.get(prop.CODE_VERSION) or commit.properties[prop.RUN_ID]
     }
-    for read in commit.inputs:
+    for read in reversed(commit.inputs):  # the version that an input has loaded is the first of its asset
         if read.uri is None or read.version is None:
             continue
         tags[_INPUT + read.asset] = format_data_version(read.uri, read.version, read.branch, read.table_id)

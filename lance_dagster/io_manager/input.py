@@ -77,11 +77,12 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     _record_check_read(context, facts, settings, requests, upstream.get("partition_expr"))
     for key, request in requests.items():
         name, rows = f"{_input_name(context)}[{key}]", None if loads_whole_table else request.filter
-        remember_input(step, context.asset_key.to_user_string(), request.dataset, input_name=name, rows=rows)
+        asset, attempt = context.asset_key.to_user_string(), 0 if facts is None else facts.attempt
+        remember_input(step, asset, request.dataset, attempt=attempt, input_name=name, rows=rows)
         context.log.debug("%s: version %s of %s", label, request.dataset.version, location.uri)
         values[key] = _load(loading, request, label)
         if settings.derive_column_lineage:
-            remember_frame(step, context.asset_key.to_user_string(), values[key])
+            remember_frame(step, asset, values[key])
     if loading.by_partition:
         return values
     return values[None] if None in values else list(values.values())

@@ -46,7 +46,7 @@ from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
 from lance_dagster.op_outputs.store import store_op_output
-from lance_dagster.properties import BLOCKING_CHECKS, INPUT_PREFIX
+from lance_dagster.properties import BLOCKING_CHECKS, INPUT_PREFIX, split_values
 from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import DEFER_TAG, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation, locate_table
@@ -449,7 +449,7 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
         return
     tags = steps.provenance_of_output(output.context)
     for name, recorded in input_properties(output.step).items():
-        read, asset = json.loads(recorded), name.removeprefix(INPUT_PREFIX)
+        read, asset = json.loads(split_values(recorded)[0]), name.removeprefix(INPUT_PREFIX)
         if read.get("branch") == output.branch and f"dagster/input_data_version/{asset}" in tags:
             version = format_data_version(read["uri"], read["version"], output.branch, read.get("table_id"))
             tags[f"dagster/input_data_version/{asset}"] = version

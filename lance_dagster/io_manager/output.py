@@ -22,6 +22,7 @@ from lance_dagster.io_manager.write_attempts import OF_RUN, EarlierAttempts, rej
 from lance_dagster.lineage.reader_tags import hold_consumed_and_release_older
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
+from lance_dagster.properties import split_values
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.partitions import make_slices, partition_columns
@@ -98,7 +99,8 @@ class TableOutput:
     @property
     def inputs(self) -> list[dict[str, Any]]:
         """The tables that the step has read: the URI and version of each, and its branch if that is not main."""
-        return [json.loads(entry) for entry in input_properties(self.step).values()]
+        recorded = input_properties(self.step).values()
+        return [json.loads(entry) for entries in recorded for entry in split_values(entries)]
 
     @property
     def instance(self) -> dg.DagsterInstance | None:

@@ -172,7 +172,8 @@ class TableVersion:
             _input(key.removeprefix(prop.INPUT_PREFIX), value)
             for key, values in sorted(self.properties.items())
             if key.startswith(prop.INPUT_PREFIX)
-            for value in prop.split_values(values)
+            for joined in prop.split_values(values)
+            for value in prop.split_values(joined)  # a promotion joins single entries with lists of them
         ]
 
     @property

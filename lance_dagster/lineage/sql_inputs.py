@@ -42,7 +42,7 @@ def _record(dataset: lance_core.LanceDataset) -> None:
     asset = _asset_of(dataset.root_uri, roots)
     if asset is None:
         return
-    remember_input(running.facts.step, asset, dataset)
+    remember_input(running.facts.step, asset, dataset, attempt=running.attempt)
     if running.facts.evaluates_checks and dataset.branch in {
         tag_run_with_branch(root.branching, running.facts) for root in roots
     }:

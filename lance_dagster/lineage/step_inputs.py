@@ -1,6 +1,7 @@
 """The inputs of a step: kept in memory until the step writes, and then recorded on its commit.
 
     dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" if it is not main
+                                  or a list of these as strings, that of the loaded input first
 
 The IO manager adds the tables that it loads, `LanceTableResource` the tables that it opens in a step, and `sql_inputs`
 the tables that Spark SQL reads. Only the newest steps are kept, so that steps which never write do not fill the memory.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.lineage.history import input_entry
-from lance_dagster.properties import INPUT_PREFIX
+from lance_dagster.properties import INPUT_PREFIX, join_values
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -76,16 +77,18 @@ def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class StepInputs:
-    """What a step has read.
+    """What an attempt of a step has read.
 
     Attributes:
-        read: The record of each table that was read, by asset.
+        attempt: The number of the attempt; what an earlier one in this process has read does not count.
+        read: The record of each version that was read, by asset, and by input or, if it was opened otherwise, itself.
         rows: The condition of the rows that each input has read, by the URI of its table; None for all rows.
         changes: The changes that were read, by asset.
         columns: The assets' columns that Spark's frames have, by Spark's id of the expression.
     """
 
-    read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    attempt: int = 0
+    read: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: dict[str, dict[str, pc.Expression | None]] = field(default_factory=dict)
     changes: dict[str, ConsumedChanges] = field(default_factory=dict)
     columns: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -109,6 +112,7 @@ def remember_input(
     asset: str,
     dataset: lance_core.LanceDataset,
     *,
+    attempt: int,
     input_name: str = "",
     rows: pc.Expression | None = None,
 ) -> None:
@@ -118,12 +122,15 @@ def remember_input(
         step: The step.
         asset: The asset.
         dataset: The table at the version that is read.
+        attempt: The number of the step's attempt in the run.
         input_name: The input, and its partition if each is one value; empty if the table is opened otherwise.
         rows: The condition of the rows that are read; None for all rows.
     """
-    entry = input_entry(dataset)
+    entry = json.dumps(input_entry(dataset))
     with inputs_of(step) as inputs:
-        inputs.read[asset] = entry
+        if inputs.attempt != attempt:
+            inputs.attempt, inputs.read, inputs.rows = attempt, {}, {}
+        inputs.read.setdefault(asset, {})[input_name or entry] = entry
         inputs.rows.setdefault(dataset.root_uri, {})[input_name] = rows
 
 
@@ -150,4 +157,7 @@ def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
 def input_properties(step: Step | None) -> dict[str, str]:
     """The transaction properties with the inputs of a step."""
     with inputs_of(step) as inputs:
-        return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in inputs.read.items()}
+        return {
+            INPUT_PREFIX + asset: join_values(list(dict.fromkeys(entries.values())))
+            for asset, entries in inputs.read.items()
+        }

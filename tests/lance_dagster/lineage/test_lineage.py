@@ -549,3 +549,36 @@ class TestRowsOfARestore:
             ("Overwrite", 2, 3),
             ("Overwrite", 3, 0),
         ]
+
+
+def test_a_version_opened_in_the_body_stands_beside_the_input(lake):
+    """Also in the commit of a promotion, and without what an earlier attempt of the step has opened."""
+    policy = {"branching": BranchPolicy.from_tag("lance/branch")}
+
+    @dg.asset(metadata={"lance/write_mode": "append"})
+    def orders() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1), metadata={"lance/write_mode": "append"})
+    def growth(context, orders: pa.Table, lance: LanceTableResource) -> pa.Table:
+        lance.open("orders", version=2 if context.retry_number == 0 else 1)
+        lance.open("orders", version=3)
+        if context.retry_number == 0:
+            raise RuntimeError("the first attempt fails")
+        return pa.table({"now": [orders.num_rows]})
+
+    def versions(run):
+        ((materialization),) = run.asset_materializations_for_node("growth")
+        return [read["version"] for read in materialization.metadata["lance/inputs"].value]
+
+    resources = {"lance": LanceTableResource(root_uri=lake.root)}
+    for _ in range(3):
+        lake.run(orders)
+    assert versions(lake.run(orders, growth, select=[growth], resources=resources)) == [3, 1]
+    lake.table("growth").create_branch("work")
+    lake.run(orders)
+    lake.run(orders, growth, select=[growth], resources=resources, tags={"lance/branch": "work"}, **policy)
+    branch = lake.table("growth").checkout_version(("work", None))
+    assert [read.version for read in next(read_history(branch)).inputs] == [4, 1, 3]
+    lake.table("growth").branches.promote("work")
+    assert [read.version for read in next(read_history(lake.table("growth"))).inputs] == [1, 3, 4]
