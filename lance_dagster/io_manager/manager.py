@@ -395,6 +395,7 @@ class LanceTableIOManager(dg.IOManager):
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         ownership.check_column_owners(output)
         ownership.reject_rows_of_others(output)
+        output.reject_types_that_main_lacks(obj)
         if output.sets_columns:
             return column_assets.write_columns_of(output, handler, obj)
         alone = output.is_sole_writer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -11,11 +12,11 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.errors import DatasetExistsError, InvalidInputError
+from lance_core.errors import DatasetExistsError, InvalidInputError, SchemaError
 from lance_dagster._context.steps import RunFacts, type_metadata
 from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers import LanceTypeHandler
-from lance_dagster.handlers.arrow_schema import apply_known_types, known_schema
+from lance_dagster.handlers.arrow_schema import apply_known_types, find_types_for_nulls, known_schema
 from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode, WriteRequest, no_columns
 from lance_dagster.handlers.columns import choose_matching_columns
 from lance_dagster.io_manager.write_attempts import OF_RUN, EarlierAttempts, reject_late_attempt
@@ -273,6 +274,25 @@ class TableOutput:
             if field.type not in (pa.null(), now.field(field.name).type)
             and before.field(field.name).type == now.field(field.name).type
         }
+
+    def reject_types_that_main_lacks(self, obj: Any) -> None:
+        """Reject a write on a branch that gives a column of main its first type, which no promotion could apply.
+
+        Raises:
+            SchemaError: A column has type null at the branch and at its fork version, and another type in the value.
+        """
+        if self.branch is None or self.existing is None:
+            return
+        types = find_types_for_nulls(self.existing.schema, self.new_columns(obj))
+        fork = self.existing.branches.list()[self.branch]["parent_version"] if types else None
+        names = self.existing.checkout_version((None, fork)).schema.names if types else ()
+        for name, kind in types.items():
+            if name in names:
+                raise SchemaError(
+                    f"column {name!r} has no type on main, and a promotion cannot give it the type {kind}. Give it on "
+                    f"main: lance-dagster change-type {shlex.quote(self.location.uri)} {shlex.quote(name)} "
+                    f"{shlex.quote(str(kind))}; then discard branch {self.branch}, and run this again"
+                )
 
     def reject_skip_over_earlier_rows(self) -> None:
         """Reject an attempt without rows that is skipped, if the table has rows of an earlier attempt.

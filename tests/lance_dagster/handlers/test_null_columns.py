@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame  # noqa: TID253 -- annotations of assets
 
 import lance_core
 from lance_core.errors import SchemaError, UnsupportedError
+from lance_dagster import BranchPolicy
+from lance_dagster.io_manager.column_types import change_column_type
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -148,3 +150,30 @@ def test_only_a_commit_gives_types(tmp_path):
     with pytest.raises(UnsupportedError, match=r"0\.1"):
         old.lance_schema_with([pa.field("n", pa.int64())])
     assert table.version == old.version == 1
+
+
+def test_a_branch_gives_no_type_that_a_promotion_could_not(lake):
+    """The remedy of the message works; a column that only the branch has gets its type there."""
+    on_branch = {"tags": {"lance/branch": "work"}, "branching": BranchPolicy.from_tag("lance/branch")}
+    lance_core.write_dataset(OPEN, lake.uri("events"))
+    metadata = {"lance/schema_mode": "add_columns"}
+
+    def run(**columns):
+        @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", **metadata})
+        def events() -> pa.Table:
+            return pa.table({"day": [DAY], **columns})
+
+        return lake.run(events, partition="2024-01-02", fails=None, **on_branch)
+
+    said = errors(run(n=[7]))
+    assert "column 'n' has no type on main" in said
+    assert f"lance-dagster change-type {lake.uri('events')} n int64; then discard branch work" in said
+    assert lake.table("events").checkout_version(("work", None)).schema == OPEN.schema
+    assert run(n=pa.nulls(1), extra=pa.nulls(1)).success
+    assert run(n=pa.nulls(1), extra=["a"]).success
+    lake.table("events").branches.promote("work")
+    change_column_type(lake.table("events"), "n", pa.int64())
+    lake.table("events").branches.discard("work")
+    assert run(n=[7], extra=["b"]).success
+    lake.table("events").branches.promote("work")
+    assert lake.rows("events") == [(DAY, 7, "b"), (dt.date(2024, 1, 3), None, None)]
