@@ -160,9 +160,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         else:
             dataset = root.open_in_run(asset_key, None if running is None else running.facts)
         if running is not None and (version, tag, as_of) == (None, None, None):
-            record_check_read(
-                running.facts, tag_run_with_branch(root.branching, running.facts), dataset, running.partitions
-            )
+            run_branch = tag_run_with_branch(root.branching, running.facts)
+            record_check_read(running.facts, run_branch, dataset, running.partitions)
         if running is not None:
             remember_input(running.facts.step, table_ref(asset_key).name, dataset, attempt=running.attempt)
         return dataset

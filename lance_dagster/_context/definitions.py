@@ -65,11 +65,9 @@ def blocking_checks(context: AnyContext | dg.OutputContext, asset_key: dg.AssetK
         context: The op, asset, output or sensor, of whose code location the checks are.
         asset_key: The asset.
     """
-    if isinstance(context, dg.OutputContext):
-        graphs = [asset_graph(job_of_step(context))]
-    else:  # a repository that was made for one job has no assets
-        graphs = [graph_of(context), asset_graph(getattr(context, "job_def", None))]
-    for graph in graphs:
+    job = job_of_step(context) if isinstance(context, dg.OutputContext) else getattr(context, "job_def", None)
+    repository: Any = None if isinstance(context, dg.OutputContext) else graph_of(context)
+    for graph in (repository, asset_graph(job)):  # a repository that was made for one job has no assets
         asset = find_asset(graph, asset_key)
         keys = () if asset is None else graph.get_check_keys_for_assets({asset_key})
         names = {key.name for key in keys if graph.get(key).blocking}

@@ -59,12 +59,8 @@ class BranchChecks:
 
     def names(self, *, failed: bool) -> list[str]:
         """The checks that failed, or those without a result, as "asset: check"."""
-        names = {
-            f"{asset}: {problem.check}"
-            for asset, problems in self.problems.items()
-            for problem in problems
-            if (problem.result is not None) is failed
-        }
+        problems = [(asset, problem) for asset, problems in self.problems.items() for problem in problems]
+        names = {f"{asset}: {problem.check}" for asset, problem in problems if (problem.result is not None) is failed}
         return sorted(names) + [f"{asset}: all, as they are not known" for asset in self.undefined if not failed]
 
     def sentences(self, launch: str) -> list[str]:
@@ -74,9 +70,8 @@ class BranchChecks:
             launch: How to launch a check on the branch.
         """
         undefined = [
-            f"{asset}: it is not known which blocking checks it has, because neither the code location of this run nor "
-            f"the commits of the branch name them; run the job of a code location that defines {asset}, and not by "
-            "execute_in_process"
+            f"{asset}: it is not known which blocking checks it has, as neither this run nor the branch names them; "
+            f"run the job of a code location that defines {asset}, and not by execute_in_process"
             for asset in self.undefined
         ]
         return undefined + [
@@ -193,8 +188,7 @@ def check_branch(
         if rows.changed and (key in writers or is_unnamed):
             names = blocking_checks(key)
             names = branch_runs.blocking_checks(key) if names is None else names
-            undefined += [name] if names is None else []
-            blocking = names or ()
+            blocking, undefined = names or (), undefined + ([name] if names is None else [])
         listed = [
             problem
             for problem in check_problems(rows, blocking, results)

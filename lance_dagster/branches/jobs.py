@@ -163,12 +163,7 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
 
 
 def _pass_gates(
-    run: TableRun,
-    gates: Gates,
-    tables: "Tables",
-    branch: str,
-    *,
-    forced: bool,
+    run: TableRun, gates: Gates, tables: "Tables", branch: str, *, forced: bool
 ) -> tuple["dict[str, BranchChecks]", dict[str, list[str]]]:
     """The branch as the gates have checked it, and the gates that reject it though the run forces it, by table.
 

@@ -123,11 +123,7 @@ def reject_conflicts(tables: Tables, branch: str, checked_branches: Mapping[str,
 
 
 def publish(
-    main: lance_core.LanceDataset,
-    branch: str,
-    *,
-    checked: BranchChecks | None,
-    properties: Mapping[str, str],
+    main: lance_core.LanceDataset, branch: str, *, checked: BranchChecks | None, properties: Mapping[str, str]
 ) -> Published | None:
     """Promote a branch, or find its earlier promotion; None if the table never had the branch.
 

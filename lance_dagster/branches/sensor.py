@@ -70,7 +70,7 @@ class _TableBranch:
     is_promoted: bool
     committed: datetime
     version: int
-    branch_id: str
+    branch_id: str | None
 
 
 def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -159,8 +159,7 @@ def _run_tick(
         state = _state(context.instance, branch, busy)
         action, reason, newest_result = rules.decide(context, branch, where, state)
         # A branch that was discarded and begun again has the versions of the first one, but another identifier.
-        heads = (f"{table_branch.version}@{table_branch.branch_id}" for table_branch in where)
-        key = f"{action}:{branch}:{'.'.join(heads)}"
+        key = f"{action}:{branch}:{'.'.join(f'{head.version}@{head.branch_id}' for head in where)}"
         if action in ("promote", "discard"):
             job = rules.promote if action == "promote" else rules.discard
             why = {_STATE_KEY: reason} if reason else {}
@@ -238,7 +237,7 @@ class _Rules:
 
 
 def _list_branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_TableBranch]:
-    from lance_dagster.lineage.check_reads import id_of_branch  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.check_reads import branch_id  # noqa: PLC0415 - heavy imports at first use
 
     root = table_root(resource)
     only = only_branch(root.branching)
@@ -258,7 +257,7 @@ def _list_branches(context: dg.SensorEvaluationContext, refs: list[TableRef], re
                 is_promoted="lance.promoted_version" in description["metadata"],
                 committed=main.branches.last_commit(branch),
                 version=head.version,
-                branch_id=id_of_branch(description),
+                branch_id=branch_id(main, branch),
             )
 
 

@@ -32,10 +32,7 @@ class Uniqueness:
 
 
 def count_duplicates(
-    dataset: lance_core.LanceDataset,
-    columns: Sequence[str],
-    ref: TableRef,
-    partition_keys: Sequence[str] | None,
+    dataset: lance_core.LanceDataset, columns: Sequence[str], ref: TableRef, partition_keys: Sequence[str] | None
 ) -> Uniqueness:
     """Count rows whose key an earlier row has, and rows with a null in the key.
 

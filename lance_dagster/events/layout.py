@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 _MOST_AT_TOP: Final = 10
 
-_FIRST_TO_MOVE: Final = (
-    "dagster/table_name",  # also in the definition
-    "dagster/uri",  # also in the definition and the log of the table
-    "lance/operation",
-)
-"""The entries that move from the top to `lance/commit` if there are too many, in this order."""
+_FIRST_TO_MOVE: Final = ("dagster/table_name", "dagster/uri", "lance/operation")
+"""The entries that move from the top to `lance/commit` if there are too many, in this order.
+
+The definition has the first two as well, and the log of the table the others.
+"""
 
 
 def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

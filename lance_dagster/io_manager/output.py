@@ -100,8 +100,7 @@ class TableOutput:
     @property
     def inputs(self) -> list[dict[str, Any]]:
         """The tables that the step has read: the URI and version of each, and its branch if that is not main."""
-        recorded = input_properties(self.step).values()
-        return [json.loads(entry) for entries in recorded for entry in split_values(entries)]
+        return [json.loads(entry) for joined in input_properties(self.step).values() for entry in split_values(joined)]
 
     @property
     def instance(self) -> dg.DagsterInstance | None:
@@ -284,10 +283,9 @@ class TableOutput:
         if self.branch is None or self.existing is None:
             return
         types = find_types_for_nulls(self.existing.schema, self.new_columns(obj))
-        fork = self.existing.branches.list()[self.branch]["parent_version"] if types else None
-        names = self.existing.checkout_version((None, fork)).schema.names if types else ()
         for name, kind in types.items():
-            if name in names:
+            fork = self.existing.branches.list()[self.branch]["parent_version"]
+            if name in self.existing.checkout_version((None, fork)).schema.names:
                 raise SchemaError(
                     f"column {name!r} has no type on main, and a promotion cannot give it the type {kind}. Give it on "
                     f"main: lance-dagster change-type {shlex.quote(self.location.uri)} {shlex.quote(name)} "

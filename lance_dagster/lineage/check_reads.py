@@ -7,8 +7,8 @@ recorded, because it does not follow the branch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lance_dagster._context.check_log import log_check_read
 from lance_dagster._context.steps import RunFacts
@@ -57,10 +57,7 @@ def record_check_read(
 def branch_id(dataset: lance_core.LanceDataset, branch: str) -> str | None:
     """An identifier of a branch, which a later branch of the same name does not have; None if there is no branch."""
     described = dataset.branches.list().get(branch)
-    return None if described is None else id_of_branch(described)
-
-
-def id_of_branch(described: Mapping[str, Any]) -> str:
-    """The same identifier, from the branch's entry in the list of branches."""
+    if described is None:
+        return None
     lineage = described["branch_identifier"]
     return str(lineage[-1][1]) if lineage else str(described["create_at"])

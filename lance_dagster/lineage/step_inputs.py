@@ -157,7 +157,5 @@ def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
 def input_properties(step: Step | None) -> dict[str, str]:
     """The transaction properties with the inputs of a step."""
     with inputs_of(step) as inputs:
-        return {
-            INPUT_PREFIX + asset: join_values(list(dict.fromkeys(entries.values())))
-            for asset, entries in inputs.read.items()
-        }
+        read = {asset: list(dict.fromkeys(entries.values())) for asset, entries in inputs.read.items()}
+    return {INPUT_PREFIX + asset: join_values(entries) for asset, entries in read.items()}

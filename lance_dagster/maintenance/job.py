@@ -22,13 +22,7 @@ from lance_dagster._context.jobs import build_job_with_some_resources
 from lance_dagster.health.lake import make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget
-from lance_dagster.maintenance.ops import (
-    EXECUTOR_TAG,
-    PAYLOADS,
-    STEPS,
-    Engine,
-    MaintenanceOps,
-)
+from lance_dagster.maintenance.ops import EXECUTOR_TAG, PAYLOADS, STEPS, Engine, MaintenanceOps
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
 

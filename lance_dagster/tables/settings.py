@@ -281,18 +281,12 @@ _INPUT_VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) for name in value),
         "a list of names",
     ),
-    "lance/version": (
-        lambda value: isinstance(value, int) and not isinstance(value, bool),
-        "the number of a version",
-    ),
+    "lance/version": (lambda value: isinstance(value, int) and not isinstance(value, bool), "the number of a version"),
     "lance/tag": (lambda value: isinstance(value, str), "the name of a tag"),
     "lance/as_of": (lambda _: True, "a time"),
     "lance/missing": (lambda value: value in ("error", "empty"), "one of error, empty"),
     "lance/changes": (lambda value: value == "since_last_run", "since_last_run"),
-    "lance/filter": (
-        lambda value: isinstance(value, str | list | tuple),
-        _FILTERS,
-    ),
+    "lance/filter": (lambda value: isinstance(value, str | list | tuple), _FILTERS),
 }
 """Whether an entry of an input's metadata has a valid value, and what it must be."""
 
