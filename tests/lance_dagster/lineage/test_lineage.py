@@ -581,4 +581,4 @@ def test_a_version_opened_in_the_body_stands_beside_the_input(lake):
     branch = lake.table("growth").checkout_version(("work", None))
     assert [read.version for read in next(read_history(branch)).inputs] == [4, 1, 3]
     lake.table("growth").branches.promote("work")
-    assert [read.version for read in next(read_history(lake.table("growth"))).inputs] == [1, 3, 4]
+    assert [read.version for read in next(read_history(lake.table("growth"))).inputs] == [4, 1, 3]
