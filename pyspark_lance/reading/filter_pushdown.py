@@ -147,7 +147,7 @@ def split_comparison(tree: Any) -> tuple[str, Any, list[Any]]:
     """The operator of a comparison, the side of the column, and the constants on the other side.
 
     Raises:
-        NotPushedError: It is something else, or more than a comparison with constants.
+        NotPushedError: The tree is no comparison of one column with constants.
     """
     kind = _kind(tree)
     if kind in _COMPARISONS:
