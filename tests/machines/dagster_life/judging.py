@@ -266,5 +266,8 @@ def judge_silence(world: "World", requested: set[str]) -> None:
             world.asked.add(key)
             continue
         is_clean = not reasons_against(world, branch) and not has_idle_undo(world, branch)
+        is_clean &= not any(
+            line.promoted for line in lines
+        )  # one table of it was promoted by force, without its checks
         if is_open and state_of(world, branch) == "succeeded" and is_clean:
             world.problems.append(f"the sensor never promotes {branch}")
