@@ -33,22 +33,22 @@ _OFFSET_MASK: Final = np.uint64(0xFFFF_FFFF)
 
 
 def make_row_address(fragment_id: int, offset: int) -> int:
-    """The address of one row."""
+    """`fragment_id << 32 | offset`."""
     return (fragment_id << 32) | offset
 
 
 def make_row_addresses(fragment_id: int, offsets: npt.NDArray[Any]) -> U64Array:
-    """The addresses of rows of one fragment."""
+    """`fragment_id << 32 | offset`, for an array of offsets."""
     return (np.uint64(fragment_id) << _OFFSET_BITS) | offsets.astype(np.uint64)
 
 
 def fragment_ids_of(addresses: U64Array) -> npt.NDArray[np.int64]:
-    """The fragment of each address."""
+    """The upper 32 bits of each address."""
     return (addresses >> _OFFSET_BITS).astype(np.int64)
 
 
 def row_offsets(addresses: U64Array) -> npt.NDArray[np.int64]:
-    """The row offset of each address in its fragment."""
+    """The lower 32 bits of each address."""
     return (addresses & _OFFSET_MASK).astype(np.int64)
 
 

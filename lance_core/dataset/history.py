@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HistoryVerbs(Handle):
-    """Methods for the versions of a dataset."""
+    """List, open, restore and compare versions, and look up the writes that made them."""
 
     def versions(self) -> list[dict[str, Any]]:
         """All versions, oldest first: number, local time of the commit, and counters as strings.

@@ -27,7 +27,7 @@ from lance_core.verbs.pylance_types.indices import Index
 
 
 class IndexVerbs(Handle):
-    """Methods for indices."""
+    """Create, list, prewarm and drop indices; each change is a new version, to which the handle moves."""
 
     @property
     def has_index(self) -> bool:

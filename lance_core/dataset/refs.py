@@ -24,7 +24,7 @@ from lance_core.verbs.refs.tags import Tags
 
 
 class RefVerbs(Handle):
-    """Methods for tags, branches, clones and base paths."""
+    """Tags, branches and clones of this dataset, and the base paths of this version."""
 
     @property
     def tags(self) -> Tags:

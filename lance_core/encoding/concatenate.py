@@ -1,6 +1,7 @@
-"""Concatenates arrays of one column; dictionaries are unified first, after null values are removed from them.
+"""Concatenates, combines and takes arrays although each batch may have its own dictionary.
 
-Dictionaries in arrays: where they are, the values that rows use, and whether these fit the indices.
+Nulls move from the dictionaries to the indices, then dictionaries are unified. Other functions find and count the
+values of dictionaries that rows use, and check that these fit the indices.
 
 The indices of a dictionary count few values if they are narrow: 128 as `int8`, the type of a pandas Categorical. The
 rows of one file must not use more values, as a reader gives them one dictionary; `DictionaryCapacity` counts them.
@@ -44,7 +45,7 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
 
 
 def _unify_dictionaries(arrays: Sequence[Any]) -> list[pa.Array]:
-    """Arrays whose dictionaries at one path are the same.
+    """Give the arrays one dictionary per path; Arrow's own unification accepts one value less than the indices count.
 
     Arrow's unification counts one value less than indices can.
     """
@@ -99,7 +100,7 @@ def _combine_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def take_table_rows(rows: pa.Table, places: pa.Array) -> pa.Table:
-    """Rows of a table in another order; a dictionary that cannot hold the values of all of them comes in chunks."""
+    """Take rows by index; where one dictionary cannot count all values, the column gets several chunks."""
     try:
         return rows.take(places)
     except pa.ArrowInvalid:

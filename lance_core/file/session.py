@@ -77,7 +77,7 @@ class LanceFileSession:
         return ListResult(list(folders), files)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes of a file.
+        """Read a range of a file.
 
         Raises:
             ObjectNotFoundError: The file does not exist.

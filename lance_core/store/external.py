@@ -55,7 +55,7 @@ _MAX_VERSION = (1 << 64) - 1
 
 
 class ExternalManifests(Protocol):
-    """The rows of one dataset."""
+    """The rows of an external database for one dataset: the key of the manifest of each version."""
 
     @property
     def gives_numbers_once(self) -> bool:
@@ -249,7 +249,7 @@ class ExternallyCommittedStore:
                 self._finish_commit(version, current)
 
     def _finish_commit(self, version: int, current: str) -> None:
-        """Finish a commit that its writer left unfinished."""
+        """Copy a staged manifest to its final key, update its row, and delete the staging object."""
         final = _final_key(current)
         if final == current:
             return
@@ -339,7 +339,7 @@ def find_manifest_table(store: ObjectStore) -> ExternalManifests | None:
 
 
 def _final_key(key: str) -> str:
-    """Return the final key of a row's manifest."""
+    """The key without the `-<uuid>` of a staging key; a final key is returned as it is."""
     stem, separator, _ = key.rpartition(f"{_SUFFIX}-")
     return stem + _SUFFIX if separator else key
 

@@ -83,7 +83,7 @@ def copy_range(source: int, start: int, end: int, target: int) -> int:
 
 
 def _copy_file_range(source: int, start: int, end: int, target: int) -> Iterator[int]:
-    """Yield the numbers of bytes that were copied."""
+    """Copy by copy_file_range; yield the bytes of each call, none if the kernel cannot copy."""
     while start < end and hasattr(os, "copy_file_range"):
         copied = os.copy_file_range(source, target, end - start, offset_src=start)
         if not copied:
@@ -93,7 +93,7 @@ def _copy_file_range(source: int, start: int, end: int, target: int) -> Iterator
 
 
 def _splice(source: int, start: int, end: int, target: int) -> Iterator[int]:
-    """Yield the numbers of bytes that were copied."""
+    """Copy through a pipe of `_PIPE_BYTES`; yield the bytes of each transfer."""
     read_end, write_end = os.pipe()
     try:
         with contextlib.suppress(PermissionError):  # the user has many pipes: this one keeps its size

@@ -32,7 +32,7 @@ PROMOTION_KEY = "lance.promotion"
 """Property of the promotion of a branch: its uuid and its version; at most one version of the parent has the value."""
 
 REVERTS_KEY = "lance.takes_back"
-"""Property of a commit that reverts earlier versions, which it names: all rows that it keeps were there before them."""
+"""Property with the versions that this commit undoes; it adds no row that did not exist before them."""
 
 
 _TransactionWithoutOperation = partial_message(
@@ -43,7 +43,7 @@ _TransactionWithoutOperation = partial_message(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One change to a dataset.
+    """The change of one commit, as the format records it; `pylance_types.Transaction` is the public form.
 
     Attributes:
         read_version: The version that the change is based on; 0 for a new dataset.

@@ -1,4 +1,4 @@
-"""Jobs that a code location completes with its assets and resources."""
+"""Builds jobs: with some of their resources, of one op, or only when the code location is loaded."""
 
 from __future__ import annotations
 

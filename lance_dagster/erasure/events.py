@@ -99,7 +99,7 @@ def count_rows_before_erasure(
 
 
 def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], version: int | None) -> bool:
-    """Whether this erasure, or an earlier one that ended before it logged events, has removed a version."""
+    """Whether an erasure removed a version: this one, or an earlier one that ended before it logged events."""
     if version is None or version in removed:
         return version is not None
     if any(ref["version"] == version for ref in dataset.version_refs()):

@@ -96,7 +96,7 @@ def slices_that_merge_may_change(request: WriteRequest) -> lance_core.Slices | N
 
 
 def set_table_config(request: WriteRequest) -> None:
-    """Set the entries of the configured `table_config` that the table lacks, in a version of their own.
+    """Set the entries of `table_config` that the table lacks or has with another value, in a version of their own.
 
     The merge is based on the version before that one, because its commit looks for other attempts from there on.
     """
@@ -121,7 +121,7 @@ def give_null_columns_types(dataset: LanceDataset, frame: pa.Schema) -> None:
 
 
 def _build_merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
-    """The result of a merge.
+    """The WriteResult of the version that a merge made.
 
     Args:
         dataset: The table at the version that the merge made.

@@ -53,7 +53,7 @@ def plan_reads(
     label: str,
     upstream: Mapping[str, object],
 ) -> dict[str | None, ReadRequest] | None:
-    """The reads for an input.
+    """Plan the reads of an input: a request per partition key if its annotation is a list or dict, else one for None.
 
     Args:
         context: The context of the input, whose definition metadata is used.
@@ -284,7 +284,7 @@ def _open(
     metadata: dict[str, object],
     label: str,
 ) -> lance_core.LanceDataset:
-    """The table at the version to read."""
+    """Open the table at the version that pins choose, else on the run's branch, else by `read` of the IO manager."""
     options = location.options(settings.storage_options)
     pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:

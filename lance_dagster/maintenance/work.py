@@ -49,7 +49,7 @@ class TableWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSurvey:
-    """The result of `plan`; each table is in one of the lists.
+    """The result of the op `plan` of a maintenance job; each table is in exactly one list.
 
     Attributes:
         policy: The policy of the job, as changed by the configuration of the run.

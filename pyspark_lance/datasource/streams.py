@@ -75,7 +75,7 @@ class _StreamMessage(WriterCommitMessage):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Commits each micro-batch once.
+    """Commits each micro-batch as one version, and skips a batch that Spark repeats after a crash.
 
     Args:
         options: The user's options.
@@ -125,7 +125,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._clean(self._of(stream_messages[0], batchId), failed=True)
 
     def _of(self, message: _StreamMessage, batch: int) -> WriteJob:
-        """The write of the tasks, which is committed on the latest version as this batch of its query."""
+        """The write job of one micro-batch: the job id of its tasks, with query and batch number as properties."""
         commit = replace(self._job.options.commit, undecided_batch=self._options.undecided_batch)
         properties = {**(commit.properties or {}), QUERY: message.query, BATCH: str(batch)}
         commit = replace(commit, properties=properties, stream_batch=(message.query, batch))
@@ -318,7 +318,7 @@ class StreamReader(DataSourceStreamReader):
         return self._tasks(dataset, last, end) if name != "Restore" else []
 
     def _tasks(self, dataset: LanceDataset, last: int, end: LanceDataset) -> list[InputPartition]:
-        """Tasks for the fragments of a version with ids above `last`."""
+        """Plan the fragments with ids above `last`, in the columns of the query."""
         new = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id > last]
         reads = [FragmentRead(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
         if self._watched is not None:
@@ -326,7 +326,7 @@ class StreamReader(DataSourceStreamReader):
         return [part for read in reads for part in self._parts(read)]
 
     def _parts(self, read: FragmentRead) -> Iterator[InputPartition]:
-        """Tasks for fragments of a version."""
+        """Split the fragments of one read into partitions of Spark."""
         version, identity = read.dataset.version, read.dataset.identity
         plan = replace(self._plan, version=version, identity=identity, columns=read.columns, renamed=read.renamed)
         return (ReadPartition(plan, pieces) for pieces in divide_fragments(read.fragments, plan, _PARALLELISM))

@@ -36,7 +36,7 @@ def describe_type(kind: DataType) -> str | None:
 
 
 def _parse_type_name(name: str, kind: DataType) -> DataType:
-    """The type that a name of `describe_type` stands for; `kind` if this version of Spark has no such type."""
+    """Parse a name from `describe_type`, such as "time(3)"; `kind` if this version of Spark has no such type."""
     if isinstance(kind, types.StringType):
         return types.StringType(name.rpartition(" ")[2])
     if type(kind).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():

@@ -44,7 +44,7 @@ _PAGE_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scheme:
-    """One algorithm.
+    """A general compression algorithm: its names in files and in pyarrow, and its limits.
 
     Attributes:
         name: Its name in names of compressions and in the metadata of fields.

@@ -15,7 +15,7 @@ from lance_core.verbs.context.references import read_branches, read_tags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReferences:
-    """What refers to versions, as a cleanup has read it.
+    """The tags, branches and claims of restores that keep versions, as a cleanup read them.
 
     Attributes:
         files: The files that hold it.
@@ -51,7 +51,7 @@ class VersionReferences:
         )
 
     def is_current(self, main: ObjectStore, store: ObjectStore, newest: int) -> bool:
-        """Whether nothing was referred to, released or committed since.
+        """Whether the same tags, branches and claims still exist, and `newest` is still the newest version.
 
         Args:
             main: The store of the dataset.

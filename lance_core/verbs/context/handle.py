@@ -1,4 +1,4 @@
-"""One version of a dataset, as verbs take it.
+"""Caches, a version with its stores, a handle that moves between versions, and the target of a write, for verbs.
 
 Session        caches of file metadata and indices, which versions and handles can share
 Snapshot       what readers use: the manifest and the stores of its files

@@ -68,7 +68,7 @@ def parse_serialized(buffer: pa.Buffer) -> Pieces:
 
 
 def deserialize(node: Node, columns: list[pa.Array]) -> pc.Expression:
-    """The expression that has these entries; their literals and options are positions in `columns`."""
+    """Build an expression from its entries; the numbers of literals and options are positions in `columns`."""
     schema = pa.schema(
         [pa.field(str(position), column.type) for position, column in enumerate(columns)],
         metadata=pa.KeyValueMetadata(flatten(node)),

@@ -1,4 +1,7 @@
-"""Write rows into data files of new fragments, which are in no version until a commit adds them."""
+"""Writes rows into data files of new fragments, which are in no version until a commit adds them.
+
+Also turns all kinds of input rows (tables, readers, frames, lists of dicts) into Arrow batches.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ an iterable of batches."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """How data files are made, and where; `lance_core.write_dataset` describes the attributes."""
+    """Sizes, format and targets of data files, and the format of a new table; see the arguments of `write_dataset`."""
 
     max_rows_per_file: int = MAX_ROWS_PER_FILE
     max_bytes_per_file: int = MAX_BYTES_PER_FILE
@@ -352,7 +355,7 @@ def _close_file(file: DataFileWriter) -> None:
 def open_input_rows(
     data: ReaderLike, schema: pa.Schema | None = None
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]]:
-    """The schema of some rows, and the rows.
+    """Return the Arrow schema of input rows, and an iterable of their batches; a stream is not read yet.
 
     Raises:
         InvalidInputError: The data is of an unsupported kind, or an iterable is given without a schema.

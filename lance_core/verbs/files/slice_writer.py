@@ -2,6 +2,8 @@
 
 batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
 
+Tasks of Spark and the Arrow handler of Dagster use it; `write_dataset` itself keeps one writer per file.
+
 The plan of a file is computed from the schema once for all writers. The thread that writes encodes one file after the
 other; the files are uploaded in parallel.
 """

@@ -1,4 +1,4 @@
-"""Read rows of one fragment from its data files, batch by batch in lockstep; missing columns are null."""
+"""Reads rows of a fragment from its files in lockstep, null where columns are missing; counts rows of old fragments."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def count_file_rows(source: Snapshot, fragment: Fragment) -> int:
 
 
 def with_row_counts(source: Snapshot, fragment: Fragment) -> Fragment:
-    """A fragment with its rows and deletions, which are counted in its files if the manifest lacks them.
+    """The fragment's record with its row counts, which are read from its files if the manifest lacks them.
 
     Pylance up to 0.7 did not record them, and later releases that wrote to such a table left them out.
     """
@@ -117,7 +117,7 @@ def read_fragment(
     batch_rows: int | None = None,
     opened: OpenFiles | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, deleted ones included, in storage types.
+    """Yield rows of a fragment by physical offset, deleted ones included, in storage types; blobs get their payloads.
 
     Args:
         source: The version that the fragment belongs to.

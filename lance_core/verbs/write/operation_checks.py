@@ -122,7 +122,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any, Manifest], None]]] = {
 
 
 def _check_existing_fragments(fragments: Iterable[Fragment], base: Manifest, schema: Schema, name: str) -> None:
-    """Check fragments that the base has already."""
+    """Reject an existing fragment with another number of rows, without files, or without a required column."""
     changed = []
     for fragment in fragments:
         before = base.fragments.get(fragment.id)
@@ -140,7 +140,7 @@ def _check_existing_fragments(fragments: Iterable[Fragment], base: Manifest, sch
 
 
 def _check_new_fragments(fragments: Sequence[Fragment], schema: Schema, name: str) -> None:
-    """Check fragments that the base does not have."""
+    """Reject a new fragment whose files have no field of the schema, or that lacks a required column."""
     ids = {node.id for node, _ in schema.walk()}
     for fragment in fragments:
         if ids.isdisjoint(_stored_field_ids(fragment)):

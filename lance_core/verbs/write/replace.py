@@ -1,4 +1,4 @@
-"""Remove the rows of slices, for a write that replaces them: whole fragments, and by deletion files.
+"""Finds and removes rows of slices, and of earlier attempts, for a write that replaces them.
 
 Only the columns that define the slices are read, and only from fragments that no index excludes. In a fragment with one
 slice, these columns have constant pages, so reading them costs little more than the footer. A fragment whose only value

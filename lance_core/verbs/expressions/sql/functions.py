@@ -31,7 +31,7 @@ _BOOL: Final = pa.bool_()
 
 
 def call_function(c: Compiler, node: exp.Expr, name: str, arguments: Sequence[exp.Expr]) -> Typed:
-    """A call of a function by its name.
+    """Compile a call of an SQL function; DataFusion computes those that `_FUNCTIONS` lacks.
 
     Raises:
         InvalidInputError: The arguments do not fit the function.
@@ -111,7 +111,7 @@ def _json(name: str) -> Callable[..., Typed]:
 
 
 def _for_strings_only(function: Callable[..., Typed | None]) -> _TypedFunction:
-    """The function for strings of one type."""
+    """Restrict a function to strings of one type; for other arguments it returns None, and DataFusion computes it."""
 
     def of_strings(*values: Typed) -> Typed | None:
         is_plain = is_string_like(values[0].type) and all(value.type == values[0].type for value in values)
@@ -190,7 +190,7 @@ def _today() -> Typed:
 
 
 def _make_list_search(function: str) -> _TypedFunction:
-    """A function that looks for items in lists: an index of labels knows it."""
+    """Make a function that searches lists for items; a LABEL_LIST index can answer filters with it."""
 
     def compiled(lists: Typed, searched: Typed) -> Typed | None:
         if not is_any_list(lists.type) or (function != "array_has" and not is_any_list(searched.type)):
