@@ -82,7 +82,8 @@ class PyArrowHandler(ArrowHandler):
             return table.to_reader()
         if load_as is not None and issubclass(load_as, pa.RecordBatch):
             batches = table.combine_chunks().to_batches()
-            return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+            arrays = [pa.nulls(0, kind) for kind in table.schema.types]
+            return batches[0] if batches else pa.RecordBatch.from_arrays(arrays, schema=table.schema)
         return table
 
     def load(self, request: ReadRequest) -> Any:

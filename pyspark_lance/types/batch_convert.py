@@ -19,8 +19,9 @@ Without null rows both forms share the items, and neither conversion copies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,7 +29,6 @@ from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.column_names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, build_exact_cast
 
-_MOST_ITEMS: Final = (1 << 31) - 1
 """Most items that 32-bit offsets count."""
 
 Converter = Callable[[pa.Array], pa.Array]
@@ -261,7 +261,7 @@ def _rebuild_array(array: pa.Array, target: pa.DataType, buffers: list[Any], chi
 
 
 def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    """Vectors as a fixed-size list, which shares the items of lists without null rows.
+    """Vectors as a fixed-size list.
 
     Args:
         lists: `list` or `large_list` array whose items are of the target's value type.
@@ -272,13 +272,23 @@ def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array
         InvalidInputError: A list that is not null has another length than the target's width; the message names the
             column and the length.
     """
-    lengths = pc.list_value_length(lists)
-    wrong = lengths.filter(pc.not_equal(lengths, target.list_size))
-    if len(wrong):
+    width: int = target.list_size
+    offsets = _offsets(lists)
+    lengths = np.diff(offsets)
+    valid = _valid_rows(lists)
+    wrong = lengths != width if valid is None else (lengths != width) & valid
+    if wrong.any():
+        length = int(lengths[int(np.argmax(wrong))])
         raise InvalidInputError(
-            f"column {column!r}: a vector has {wrong[0]} items, the column takes vectors of {target.list_size} items"
+            f"column {column!r}: a vector has {length} items, the column takes vectors of {width} items"
         )
-    return lists.cast(target)
+    if valid is None:
+        items = lists.values.slice(int(offsets[0]), len(lists) * width)
+    else:
+        items = _spread(lists.values, offsets[:-1], valid, width)
+    return pa.Array.from_buffers(
+        target, len(lists), [_validity_buffer(valid)], null_count=lists.null_count, children=[items]
+    )
 
 
 def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
@@ -292,6 +302,44 @@ def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
         InvalidInputError: The vectors have more items than 32-bit offsets can count.
     """
     width: int = vectors.type.list_size
-    if (vectors.offset + len(vectors)) * width > _MOST_ITEMS:
+    first = vectors.offset * width
+    if first + len(vectors) * width > np.iinfo(np.int32).max:
         raise InvalidInputError(f"{len(vectors)} vectors of {width} items are too many for one list array")
-    return vectors.cast(target)
+    offsets = first + width * np.arange(len(vectors) + 1, dtype=np.int32)
+    buffers = [_validity_buffer(_valid_rows(vectors)), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(
+        target, len(vectors), buffers, null_count=vectors.null_count, children=[vectors.values]
+    )
+
+
+def _offsets(lists: pa.Array) -> np.ndarray[Any, Any]:
+    """The offsets of the rows of a list array, one more than there are rows."""
+    wide = pa.types.is_large_list(lists.type)
+    buffer = lists.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(len(lists) + 1, dtype=np.int64)
+    offsets = np.frombuffer(buffer, dtype=np.int64 if wide else np.int32)
+    return offsets[lists.offset : lists.offset + len(lists) + 1]
+
+
+def _valid_rows(array: pa.Array) -> np.ndarray[Any, Any] | None:
+    """Whether each row is valid; None if no row is null."""
+    if array.null_count == 0:
+        return None
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _validity_buffer(valid: np.ndarray[Any, Any] | None) -> pa.Buffer | None:
+    """Arrow's bitmap of the valid rows, least significant bit first."""
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _spread(items: pa.Array, starts: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], width: int) -> pa.Array:
+    """Items with `width` slots for every row: the items of valid rows, and zeros for null rows."""
+    index = starts.astype(np.int64)[:, None] + np.arange(width, dtype=np.int64)
+    if items.null_count or pa.types.is_nested(items.type):
+        return items.take(pa.array(index.ravel(), mask=np.repeat(~valid, width)))
+    spread = np.zeros((len(valid), width), dtype=items.type.to_pandas_dtype())
+    if valid.any():
+        spread[valid] = items.to_numpy(zero_copy_only=False)[index[valid]]
+    return pa.array(spread.ravel(), type=items.type)

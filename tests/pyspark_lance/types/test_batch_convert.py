@@ -199,3 +199,12 @@ def test_vectors_of_vectors_may_be_null():
     made = convert(lists, pa.list_(inner, 1))
     assert made.to_pylist() == lists.to_pylist()
     made.validate(full=True)
+
+
+def test_lists_without_a_buffer_of_items_become_vectors():
+    """Arrow's own cast ends the process for such lists, which Spark sends where all rows are null."""
+    schema, sink = pa.schema([("a", ELEMENTS)]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array([None, None], ELEMENTS)], schema=schema))
+    (batch,) = pa.ipc.open_stream(sink.getvalue())
+    assert BatchConverter(pa.schema([("a", VECTORS)]))(batch).to_pylist() == [{"a": None}, {"a": None}]
