@@ -427,6 +427,7 @@ def test_what_is_not_given_is_what_pylance_takes():
     assert {argument for _, argument in others} == {"max_rows_per_group"}  # of files of version 0.1
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize(
     "duration",
     [

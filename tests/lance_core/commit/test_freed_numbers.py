@@ -149,21 +149,21 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
     """As one may do while the latest version is removed and the next one is added."""
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)
-    real, incomplete = handler.Listing.of, []
+    real, incomplete = handler.VersionListing.of, []
 
     def of(store):
         found = real(store)
         if incomplete and len(found.seen) > 1:
             incomplete.clear()
             own = min(found.seen)
-            return handler.Listing((own, found.seen[own]), {own: found.seen[own]})
+            return handler.VersionListing((own, found.seen[own]), {own: found.seen[own]})
         return found
 
     def change():
         others(uri, options, 3)()
         incomplete.append(True)
 
-    monkeypatch.setattr(handler.Listing, "of", of)
+    monkeypatch.setattr(handler.VersionListing, "of", of)
     stall(change)
     expected = [1, 3, 4, 100, 101]
     try:
