@@ -300,9 +300,10 @@ class Model:
             return "any"
         keys = {row[:2] for row in write.rows}
         present = {row[:2] for row in line.rows}
-        if any(row[:2] in present - keys for commit in earlier if not commit.is_replaced for row in commit.added):
-            return "any" if self.is_alone(write) else "undecidable"
-        return "written"
+        lacking = [commit for commit in earlier if any(row[:2] in present - keys for row in commit.added)]
+        if not lacking:
+            return "written"
+        return "any" if self.is_alone(write) or any(commit.is_replaced for commit in lacking) else "undecidable"
 
     def outcome_after_discard(self, write: Write) -> str:
         """A re-execution of a run whose branch was discarded has to write all that was written to it."""
