@@ -33,8 +33,12 @@ The definition has the first two as well, and the log of the table the others.
 def split_entries(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries at the top of an event, in order, and the other entries, by their names without prefix."""
     top = [key for key in TOP_ENTRIES if key in entries]
-    has_same_count_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
-    for key in (*_FIRST_TO_MOVE, "lance/rows_written") if has_same_count_twice else _FIRST_TO_MOVE:
+    may_move = [*_FIRST_TO_MOVE]
+    if entries.get("lance/rows_written") == entries.get("dagster/partition_row_count"):  # the same count twice
+        may_move.append("lance/rows_written")
+    if "lance/promoted_from" in entries:  # which says that it is published
+        may_move.append("lance/published")
+    for key in may_move:
         if len(top) > _MOST_AT_TOP and key in top:
             top.remove(key)
     commit_entries = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}
