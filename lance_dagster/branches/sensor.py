@@ -207,7 +207,8 @@ class _Rules:
             return self.on_failure, "its backfill or run failed", ""
         if state != "succeeded":
             return "ignore", "its backfill or run is under way or unknown", ""
-        checks = self._read_check_results(context, branch, where)
+        due = [table_branch for table_branch in where if not table_branch.is_promoted]  # as in the job that promotes
+        checks = self._read_check_results(context, branch, due)
         failed, missing = (
             [name for table_checks in checks for name in table_checks.names(failed=which)] for which in (True, False)
         )

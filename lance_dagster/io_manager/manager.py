@@ -406,7 +406,8 @@ class LanceTableIOManager(dg.IOManager):
         settings = output.settings
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
             write_attempts.reject_missing(output.attempts, output.uri)
-        if mode == "append" and output.attempts.versions and settings.empty_output == "skip":
+        replaces_rows = settings.write_mode in ("overwrite", "merge")
+        if not replaces_rows and output.attempts.versions and settings.empty_output == "skip":
             settings = replace(settings, empty_output="write")  # so that rows of earlier attempts are removed
         if alone:
             settings = replace(settings, schema_mode="overwrite")

@@ -8,8 +8,9 @@
                                                 it removed are added again
     the run set columns                      -> the files of these columns are replaced by the earlier ones (`columns`)
     others changed its fragments, or wrote
-    to its partitions; the version before it
-    was cleaned up; it created the table ... -> rejected, with the reason
+    to its partitions; the version before it,
+    or one after it that may have, was
+    cleaned up; it created the table ...     -> rejected, with the reason
 
 `plan_undo` writes nothing. `Undo.commit` must follow the planned version directly: a commit in between is a conflict.
 """
@@ -161,13 +162,13 @@ def _plan(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     other_versions = [version for version in later if version.version not in versions]
     if any(version.undid == run_id for version in later):
         raise AlreadyUndoneError(_UNDONE)
-    before = _before(dataset, first)
+    before, removed = _before(dataset, first), _find_removed_versions(dataset, first)
     undo = partial(Undo, dataset=dataset, run_id=run_id, run_versions=tuple(run_versions))
     lost = _built_since(dataset, before)
-    is_alone = all(version.is_maintenance for version in _remaining_versions(other_versions))
+    is_alone = not removed and all(version.is_maintenance for version in _remaining_versions(other_versions))
     if lost or not is_alone:
         try:
-            return undo(**_plan_by_fragments(dataset, run_versions, before, other_versions))
+            return undo(**_plan_by_fragments(dataset, run_versions, before, other_versions, removed))
         except CannotUndoError:  # an undo by fragments keeps the indices
             if not is_alone:
                 raise
@@ -240,11 +241,18 @@ def _before(dataset: lance_core.LanceDataset, first: int) -> lance_core.LanceDat
         raise CannotUndoError(f"version {first - 1}, which it changed, was cleaned up") from error
 
 
+def _find_removed_versions(dataset: lance_core.LanceDataset, first: int) -> list[int]:
+    """The versions after another one that were cleaned up, so that what they changed is not known."""
+    versions = {version_ref["version"] for version_ref in dataset.version_refs()}
+    return [version for version in range(first + 1, dataset.version) if version not in versions]
+
+
 def _plan_by_fragments(
     dataset: lance_core.LanceDataset,
     run_versions: Sequence[TableVersion],
     before: lance_core.LanceDataset,
     other_versions: Sequence[TableVersion],
+    removed: Sequence[int],
 ) -> dict[str, Any]:
     """The attributes of the undo of a change that later commits of others followed, by fragments.
 
@@ -252,9 +260,10 @@ def _plan_by_fragments(
         CannotUndoError: The change cannot be undone exactly.
     """
     last = run_versions[-1].version
-    between = [version.version for version in other_versions if version.version < last and not version.is_maintenance]
+    writes = [version.version for version in other_versions if not version.is_maintenance]
+    between = sorted(version for version in (*writes, *removed) if version < last)
     if between:
-        raise CannotUndoError(f"versions {between} of others are between its own")
+        raise CannotUndoError(f"versions {between}, which others wrote or which were cleaned up, are between its own")
     if sets_columns(run_versions):
         versions = [version.version for version in run_versions]
         columns = plan_columns_undo(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
@@ -268,7 +277,7 @@ def _plan_by_fragments(
     if odd:
         raise CannotUndoError(f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments")
     writes_of_others = [version for version in _remaining_versions(other_versions) if not version.keeps_rows]
-    _check_partitions(dataset, run_versions, writes_of_others)
+    _check_partitions(dataset, run_versions, writes_of_others, removed)
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
         raise CannotUndoError("the columns have changed")
@@ -313,12 +322,15 @@ def _remaining_versions(versions: Sequence[TableVersion]) -> list[TableVersion]:
 
 
 def _check_partitions(
-    dataset: lance_core.LanceDataset, run_versions: Sequence[TableVersion], other_versions: Sequence[TableVersion]
+    dataset: lance_core.LanceDataset,
+    run_versions: Sequence[TableVersion],
+    other_versions: Sequence[TableVersion],
+    removed: Sequence[int],
 ) -> None:
     """Reject the undo if others wrote to the same partitions, or may have.
 
     Raises:
-        CannotUndoError: Another version wrote to the same partition, or names no partitions.
+        CannotUndoError: Another version wrote to the same partition, names no partitions, or was cleaned up.
     """
     partition_lists = [version.partitions for version in run_versions]
     if all(keys is None for keys in partition_lists):
@@ -328,6 +340,8 @@ def _check_partitions(
         if not isinstance(keys, list):
             raise CannotUndoError("it wrote too many partitions for the table to name them all")
         partition_keys |= set(keys)
+    if removed:
+        raise CannotUndoError(f"version {removed[0]} was cleaned up, and the partitions that it wrote are not known")
     for version in other_versions:
         keys = _changed_partitions(dataset, version)
         if not isinstance(keys, list):

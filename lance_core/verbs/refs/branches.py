@@ -29,6 +29,7 @@ from lance_core.errors import (
     InvalidInputError,
     LanceError,
     OutcomeUnknownError,
+    StoreError,
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, delete_durably, find_manifest_table, remove_leftovers, replace_durably
@@ -476,12 +477,18 @@ def _reject_deleted_parent(table: TableRefs, parent: str, branch: str) -> None:
 
     Raises:
         VersionNotFoundError: The parent was deleted.
+        OutcomeUnknownError: The branch was created, and whether its parent was deleted is not known.
     """
     try:
         load_branch(table.root, parent)
     except VersionNotFoundError:
         Branches(table).discard(branch)
         raise
+    except StoreError as error:
+        raise OutcomeUnknownError(
+            f"branch {branch} was created; whether its parent {parent} was deleted meanwhile is not known: {error}; "
+            f"if branches.list() names {parent}, the branch is right; otherwise discard it"
+        ) from error
 
 
 def _reject_referenced(

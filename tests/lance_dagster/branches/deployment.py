@@ -285,15 +285,20 @@ class Deployment:
             {event.metadata["lance/branch_state"].value for event in events}
         )
 
-    def promote(self, branch):
-        return self._job("lance_promote", branch)
+    def promote(self, branch, **config):
+        return self._job("lance_promote", branch, **config)
 
     def discard(self, branch):
         return self._job("lance_discard", branch)
 
-    def _job(self, name, branch):
+    def _job(self, name, branch, **config):
         job = sys.modules[MODULE].defs.resolve_job_def(name)
-        return job.execute_in_process(instance=self.instance, tags={"lance/branch": branch}, raise_on_error=False)
+        return job.execute_in_process(
+            run_config={"ops": {f"{name}_op": {"config": config}}},
+            instance=self.instance,
+            tags={"lance/branch": branch},
+            raise_on_error=False,
+        )
 
     def runs(self, **tags):
         return self.instance.get_runs(filters=dg.RunsFilter(tags={f"dagster/{k}": v for k, v in tags.items()}))

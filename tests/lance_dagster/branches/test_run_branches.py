@@ -189,6 +189,18 @@ class TestStates:
         assert deployment.promote(B1).success
         assert deployment.rows("second") == {"x": 10, "y": 10, "z": 10}
 
+    def test_one_table_was_promoted_by_force(self, deployment):
+        """Its failed check no longer counts, in the sensor as in the job."""
+        deployment.says(value=-1)
+        deployment.backfill("first", "second")
+        deployment.tick()
+        assert deployment.sensor() == ([], ["checks failed on it: first: positive"])
+        assert deployment.promote(B1, tables=["first"], force=True).success
+        assert deployment.sensor() == ([("lance_promote", B1)], [])
+        assert deployment.promote(B1).success
+        assert deployment.rows("second") == {"x": -10, "y": -10, "z": -10}
+        assert deployment.sensor() == ([], [])
+
     def test_a_backfill_that_failed_again(self, deployment):
         deployment.says(failing=["first:y"])
         deployment.backfill("first", "second")

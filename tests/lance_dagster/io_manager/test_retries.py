@@ -152,6 +152,20 @@ class TestStepRetry:
             lake.run(events, resources={"io_manager": manager})
             assert lake.rows("events") == [("a", 0)]
 
+    @pytest.mark.parametrize(
+        ("mode", "others"), [("append", 0), ("append", 1), ("error", 0), ("error", 1), ("create_only", 0)]
+    )
+    def test_without_rows_takes_out_what_replaced_nothing(self, lake, mode, others):
+        @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"}, retry_policy=RETRY)
+        def events(context) -> pa.Table:
+            return frame("a").slice(context.retry_number)
+
+        if others:
+            lance_core.write_dataset(frame("b"), lake.uri("events"))
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode=mode, empty_output="skip")
+        lake.run(events, partition="a", resources={"io_manager": manager})
+        assert lake.rows("events") == [("b", 1)] * others
+
     def test_a_retry_that_skips_its_write_reports_the_earlier_rows(self, lake):
         @dg.asset(retry_policy=RETRY)
         def events(context) -> pa.Table:

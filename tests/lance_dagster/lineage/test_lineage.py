@@ -412,6 +412,46 @@ class TestUndo:
         lake.table("boats").cleanup_old_versions(retain_versions=1)
         assert "was cleaned up" in command("undo", lake.root, "--run", run, "--yes", fails=1)
 
+    def remove_version_of_others(self, table, rows):
+        """Let others append, and clean that version up, though versions 1 and 2 stay."""
+        for number in (1, 2):
+            table.tags.create(f"keep-{number}", number)
+        table.insert(rows)
+        table.update_config({"mine": "1"})
+        table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+        assert [version["version"] for version in table.versions()] == [1, 2, 4]
+
+    def test_beside_rows_of_a_version_that_was_cleaned_up(self, lake):
+        """Restoring the version before the run would remove these rows, too."""
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        rows = lake.rows("boats")
+        self.remove_version_of_others(lake.table("boats"), pa.table({"n": [9]}))
+        command("undo", lake.root, "--run", run, "--yes")
+        assert lake.rows("boats") == [*rows[: len(rows) // 2], (9,)]
+
+    def test_of_a_partition_beside_a_version_that_was_cleaned_up(self, lake):
+        lake.run(parted(("a", 1)), partition="a")
+        run = lake.run(parted(("a", 10)), partition="a", write_mode="append").run_id
+        self.remove_version_of_others(lake.table("events"), pa.table({"p": ["b"], "n": [9]}))
+        said = command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert "version 3 was cleaned up, and the partitions that it wrote are not known" in said
+        assert lake.rows("events") == [("a", 1), ("a", 10), ("b", 9)]
+
+    def test_of_versions_with_one_between_that_was_cleaned_up(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        table = lake.table("boats")
+        table.insert(pa.table({"n": [7]}))
+        table.insert(pa.table({"n": [8]}), transaction_properties={"dagster.run_id": run})
+        for number in (1, 2):
+            table.tags.create(f"keep-{number}", number)
+        table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+        rows = lake.rows("boats")
+        said = command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert "versions [3], which others wrote or which were cleaned up, are between its own" in said
+        assert lake.rows("boats") == rows
+
     def test_of_a_run_whose_versions_were_cleaned_up(self, lake):
         run = lake.run(boats).run_id
         lake.run(boats)

@@ -122,14 +122,16 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
     tags = {"lance/branch": branch, **({"lance/force": "true"} if forced else {})}
     judged = {table: model.lines[table][branch].rows.copy() for table in due}
     lines = {table: model.lines[table].get(branch) for table in TABLES}
+    heads = {table: len(line.commits) for table, line in lines.items() if line is not None}
     run = run_job(world, "lance_promote", tags, between)
     published = [table for table in due if is_published(world, table, branch, before[table])]
     said = f"promote {branch}{' by force' if forced else ''}: {run.state}, published {published}"
     moved = [table for table in published if model.lines[table][branch].rows != judged[table]]
     if moved:
         world.problems.append(f"{branch} of {moved} was published with rows that came after its gate")
-    is_moved = any(model.lines[table][branch].rows != judged[table] for table in due) or any(
-        model.lines[table].get(branch) is not line for table, line in lines.items()
+    is_moved = any(
+        model.lines[table].get(branch) is not line or (line is not None and len(line.commits) != heads[table])
+        for table, line in lines.items()
     )
     if reasons and published and "checks" in world.config.switches:
         world.problems.append(f"{branch} was published, though {reasons}")
@@ -266,8 +268,6 @@ def judge_silence(world: "World", requested: set[str]) -> None:
             world.asked.add(key)
             continue
         is_clean = not reasons_against(world, branch) and not has_idle_undo(world, branch)
-        is_clean &= not any(
-            line.promoted for line in lines
-        )  # one table of it was promoted by force, without its checks
+        is_clean &= not any(line.promoted and line.has_late_rows for line in lines)
         if is_open and state_of(world, branch) == "succeeded" and is_clean:
             world.problems.append(f"the sensor never promotes {branch}")

@@ -204,7 +204,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         commits = [
             commit
             for commit in line.own_commits()
-            if commit.run is wanted or (wanted.is_audited and commit.run.root == wanted.root)
+            if commit.run is wanted or (branch is MAIN and wanted.is_audited and commit.run.root == wanted.root)
         ]
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed

@@ -451,8 +451,8 @@ class World(contextlib.AbstractContextManager):
             versions.add(commit.version)
             touches = commit.partitions is None or commit.partitions & partitions or not commit.asset
             if touches and (commit.added or commit.removed):
-                break
-        return versions
+                return versions
+        return versions | {1}  # which a branch may have begun with, without rows
 
     def expect_events(
         self, commit: Commit | None, run: Run, asset: str, partitions: tuple | None, line: Line, version: int, **facts

@@ -228,7 +228,7 @@ class _PromotionCall:
         commits = self._load_commits(latest)
         promoted = self._find_promoted(latest, commits)
         committed = None if promoted is None else self._load_if_there(promoted)
-        if committed is None and (promoted is not None or not (self.changes or self.columns)):
+        if committed is None and (promoted is not None or not self.has_changes):
             result = self._build_result(latest.version if promoted is None else promoted)
             return replace(result, deduplicated=True, tag=None), latest
         self._check_tag(tagged, committed)
@@ -262,6 +262,12 @@ class _PromotionCall:
     def head_version(self) -> int:
         """The branch's version that is promoted."""
         return self.branch.head.manifest.version
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the branch has other rows or columns than the fork version, and not only other files."""
+        is_changed = find_change_after(self.branch, self.branch.fork_version, self.commits) is not None
+        return is_changed and bool(self.changes or self.columns)
 
     @property
     def unknown(self) -> list[int]:

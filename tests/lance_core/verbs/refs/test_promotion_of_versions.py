@@ -130,3 +130,16 @@ def test_partitions_of_a_table_without_rows_both_stay(empty):
     for number in (1, 2):
         empty.branches.promote(f"work{number}")
     assert ids(empty) == [1, 2]
+
+
+def test_files_that_are_written_again_are_no_change_of_rows(table):
+    table.insert(pa.table({"id": [3]}))
+    branch = table.create_branch("work")
+    assert branch.optimize.compact_files().fragments_added == 1
+    promotion = table.branches.promote("work")
+    assert promotion.deduplicated
+    assert promotion.tag is None
+    assert lance.dataset(table.root_uri).version == table.version
+    branch.delete("id = 3")
+    assert not table.branches.promote("work").deduplicated
+    assert ids(table) == [1, 2]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import InvalidInputError, OutcomeUnknownError, VersionNotFoundError
+from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, VersionNotFoundError
 from lance_core.store.local import LocalStore
 from lance_core.verbs.refs import branches
 
@@ -159,3 +159,21 @@ def test_a_branch_is_as_old_as_its_newest_file(tmp_path, monkeypatch):
     for file in Path(table.uri, "tree", "backfill", "_versions").iterdir():
         os.utime(file, (time.time() - 20 * 86_400,) * 2)
     assert table.branches.sweep(timedelta(days=14)).stale == ("backfill",)
+
+
+def test_a_branch_whose_parent_cannot_be_looked_up_may_exist(tmp_path, monkeypatch):
+    """The reference was put, and the last look for the parent fails: the branch is there, and the error says so."""
+    table = table_of_versions(tmp_path)
+    parent = table.create_branch("parent")
+    real = LocalStore.get
+
+    def get(store, key, *arguments, **options):
+        if key == "_refs/branches/parent.json" and Path(table.uri, "_refs/branches/child.json").exists():
+            raise StoreError(f"{key}: no answer")
+        return real(store, key, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "get", get)
+        with pytest.raises(OutcomeUnknownError, match=r"branch child was created; whether its parent parent was"):
+            parent.create_branch("child")
+    assert table.branches.list()["child"]["parent_branch"] == "parent"
