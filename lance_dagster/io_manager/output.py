@@ -206,8 +206,8 @@ class TableOutput:
     def is_sole_writer(self) -> bool:
         """Whether the write may replace the whole table, because no other write has contributed to the table.
 
-        True for a table that only earlier attempts of this write have written, if the write mode needs a new table or
-        the columns differ from theirs; and for a table with other columns and without rows, from which a branch was to
+        True for a table that only earlier attempts of this write have written, if the write mode needs a new table,
+        merges, or the columns differ from theirs; and for a table with other columns and without rows, from which a branch was to
         fork.
         """
         existing, attempts = self.existing, self.attempts
@@ -225,7 +225,8 @@ class TableOutput:
             or attempts.transactions[attempts.versions[0]].read_version != 0
         ):
             return False
-        if self.settings.write_mode in ("overwrite", "append") and not have_other_columns(self.frame, existing.schema):
+        modes = ("overwrite", "append") if self.keys is None else ("overwrite", "append", "error")
+        if self.settings.write_mode in modes and not have_other_columns(self.frame, existing.schema):
             return False
         other_versions = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.transactions)
         transactions = (existing.read_transaction(version) for version in other_versions)

@@ -166,10 +166,10 @@ def _plan(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     undo = partial(Undo, dataset=dataset, run_id=run_id, run_versions=tuple(run_versions))
     lost = _built_since(dataset, before)
     is_alone = not removed and all(version.is_maintenance for version in _remaining_versions(other_versions))
-    if lost or not is_alone:
+    if lost or not is_alone or all(version.touches_no_rows for version in run_versions):
         try:
             return undo(**_plan_by_fragments(dataset, run_versions, before, other_versions, removed))
-        except CannotUndoError:  # an undo by fragments keeps the indices
+        except CannotUndoError:  # an undo by fragments keeps the indices, and the data version if no row changes
             if not is_alone:
                 raise
     return undo(

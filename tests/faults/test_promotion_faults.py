@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import OutcomeUnknownError, StoreError
 from lance_core.store.local import LocalStore
 from lance_core.store.s3 import S3Store
 from tests import processes
@@ -70,15 +71,15 @@ class Died(BaseException):
 
 
 @contextlib.contextmanager
-def dying(monkeypatch, step):
-    """The process dies before its write number `step`; gives the list of the writes that were made."""
+def dying(monkeypatch, step, error=Died):
+    """The process dies before its write number `step`, or the write fails; gives the list of the writes before."""
     made = []
     with monkeypatch.context() as patch:
         for (kind, name), real in REAL.items():
 
             def call(self, *args, _real=real, _name=name, **options):
                 if len(made) == step:
-                    raise Died
+                    raise error
                 made.append(_name)
                 return _real(self, *args, **options)
 
@@ -120,6 +121,27 @@ def test_one_that_dies_anywhere_is_run_again_and_is_committed_once(place, monkey
             assert committed == expected
             assert {"copy", "put", "put_if_absent"} <= set(made)
             return
+    raise AssertionError(f"more than {MOST_WRITES} writes")
+
+
+def test_an_error_says_whether_the_branch_is_promoted(tmp_path, monkeypatch):
+    """Each write fails once, and all after it: main is as before, or the outcome is said to be unknown."""
+    for step in range(MOST_WRITES):
+        uri = f"{tmp_path}/t{step}"
+        branch = new_table(uri, {}).create_branch(BRANCH)
+        fill(branch.uri, {}, {1: [7, 8], 9: [5]})
+        main, before = lance_core.dataset(uri), rows(lance, uri, {})
+        with dying(monkeypatch, step, StoreError("the disk is full")) as made:
+            try:
+                main.branches.promote(BRANCH)
+            except OutcomeUnknownError:
+                assert rows(lance, uri, {}) != before, made
+            except StoreError:
+                assert rows(lance, uri, {}) == before, made
+            else:
+                return
+        assert lance_core.dataset(uri).branches.promote(BRANCH).version == 2
+        assert rows(lance, uri, {}) == rows(lance, uri, {}, BRANCH)
     raise AssertionError(f"more than {MOST_WRITES} writes")
 
 

@@ -171,6 +171,23 @@ def test_an_undo(lake, partition):
     assert stale_causes(lake, older, partition) == []
 
 
+def test_the_undo_of_a_write_without_rows_keeps_the_data_version(lake):
+    @dg.asset(partitions_def=PARTS, metadata={"partition_expr": "part"})
+    def rare(context) -> pa.Table:
+        return pa.table({"part": [context.partition_key]}).slice(context.partition_key == "b")
+
+    def data_version():
+        event = lake.instance.get_latest_materialization_event(rare.key).asset_materialization
+        return event.partition, event.tags["dagster/data_version"]
+
+    lake.run(rare, partition="a")
+    empty = lake.run(rare, partition="b")
+    before = data_version()
+    run_job(lake, build_undo_job([rare]), [rare], tags={"lance/undo_run": empty.run_id})
+    assert lake.table("rare").version == 3
+    assert data_version() == before
+
+
 def test_a_discard(lake):
     older, newer = assets_of("1"), assets_of("2")
     lake.run(*older, **TAGGED)

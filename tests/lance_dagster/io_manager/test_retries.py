@@ -166,6 +166,20 @@ class TestStepRetry:
         lake.run(events, partition="a", resources={"io_manager": manager})
         assert lake.rows("events") == [("b", 1)] * others
 
+    def test_a_retry_replaces_its_partition_and_not_the_table(self, lake):
+        """So that a branch of another partition, which began between the attempts, can be promoted."""
+
+        @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"}, retry_policy=RETRY)
+        def events(context) -> pa.Table:
+            if context.retry_number:
+                lake.table("events").create_branch("others").insert(frame("b"))
+            return frame("a", context.retry_number)
+
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode="error")
+        lake.run(events, partition="a", resources={"io_manager": manager})
+        lake.table("events").branches.promote("others")
+        assert lake.rows("events") == [("a", 1), ("b", 1)]
+
     def test_a_retry_that_skips_its_write_reports_the_earlier_rows(self, lake):
         @dg.asset(retry_policy=RETRY)
         def events(context) -> pa.Table:

@@ -103,7 +103,14 @@ def verdict(world: "World", branch: str) -> tuple[list[str], bool]:
 
 
 def has_failed_results(world: "World", branch: str) -> bool:
-    return any(result.branch == branch and not result.passed for result in world.model.results)
+    """Whether checks failed on a branch: on any table if checks are not judged, else on one that it has not changed."""
+    lines, judged = world.model.lines, "checks" in world.config.switches
+    return any(
+        result.branch == branch
+        and not result.passed
+        and not (judged and branch in lines[result.asset] and lines[result.asset][branch].own_commits())
+        for result in world.model.results
+    )
 
 
 def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], object] | None = None) -> str:
@@ -146,7 +153,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         and not any(line is not None and line.is_stuck for line in lines.values())
         and not was_maintained(world)
         and not has_idle_undo(world, branch)
-        and ("checks" in world.config.switches or forced or not has_failed_results(world, branch))
+        and (forced or not has_failed_results(world, branch))
     )
     if due and is_sure and not is_moved and set(conflicts.values()) == {"no"} and run.state != "succeeded":
         world.problems.append(f"{branch} was not published: {world.why(run)}")
@@ -268,6 +275,7 @@ def judge_silence(world: "World", requested: set[str]) -> None:
             world.asked.add(key)
             continue
         is_clean = not reasons_against(world, branch) and not has_idle_undo(world, branch)
+        is_clean &= not has_failed_results(world, branch)
         is_clean &= not any(line.promoted and line.has_late_rows for line in lines)
         if is_open and state_of(world, branch) == "succeeded" and is_clean:
             world.problems.append(f"the sensor never promotes {branch}")

@@ -25,8 +25,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from lance_core.commit.conflict import AffectedRows
 from lance_core.commit.loop import commit_change
 from lance_core.commit.proofs import changes_rows
@@ -38,7 +36,9 @@ from lance_core.errors import (
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
+    OutcomeUnknownError,
     RetryableConflictError,
+    StoreError,
     VersionNotFoundError,
 )
 from lance_core.retry import retrying
@@ -52,7 +52,6 @@ from lance_core.table.operations import Operation, Overwrite, Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import TagRef
-from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, PROMOTION_KEY, Transaction
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag, load_branch
@@ -76,7 +75,7 @@ from lance_core.verbs.refs.promotion.record import (
     read_commits_between,
     reject_taken_back,
 )
-from lance_core.verbs.refs.promotion.update import build_promotion_update
+from lance_core.verbs.refs.promotion.update import assign_row_ids, build_promotion_update
 from lance_core.verbs.refs.tags import write_tag
 
 _logger = logging.getLogger(__name__)
@@ -159,6 +158,7 @@ def promote(
             whether it did; the message names the version.
         RetryableConflictError: Other writers committed during each attempt, or the rows of the branch have changed
             since `version`, or the branch was created again; it can be promoted again.
+        OutcomeUnknownError: The storage failed during the commit, or after it, before the tag and the mark were there.
         IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added columns that cannot be null.
         InvalidInputError: The tag exists, the branch was promoted and changed since then, or the parent lacks a base
@@ -460,7 +460,7 @@ class _PromotionCall:
                 written.append(fragment.deletion_file.key(number))
             numbered.append(fragment)
         if latest.uses_stable_row_ids:
-            numbered = _assign_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
+            numbered = assign_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
         changed: Operation = replace(operation, new_fragments=tuple(numbered))
         if self.columns:
             changed, files = self.columns.merge(replace(operation, new_fragments=tuple(numbered)), latest)
@@ -525,7 +525,21 @@ class _PromotionCall:
             raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {tag.version}")
 
     def _finish(self, committed: Manifest) -> None:
-        """Tag the version, and record on the branch that it was promoted."""
+        """Tag the version, and record on the branch that it was promoted.
+
+        Raises:
+            OutcomeUnknownError: The storage failed.
+        """
+        try:
+            self._write_tag(committed)
+            self._write_mark(committed)
+        except StoreError as error:
+            raise OutcomeUnknownError(
+                f"branch {self.branch.name!r} is promoted as version {committed.version} of {self.branch.parent_name}, "
+                f"but its tag or its mark is missing: {error}. Promote it again: that commits nothing, and writes both"
+            ) from error
+
+    def _write_tag(self, committed: Manifest) -> None:
         branch = self.branch
         if self.tag is not None:
             try:
@@ -534,6 +548,9 @@ class _PromotionCall:
                 self._check_tag(self._find_tag(), committed)  # an interrupted or concurrent promotion created it
             except VersionNotFoundError as error:  # the rows are promoted all the same, in the versions that follow it
                 _logger.warning("branch %s is promoted, without the tag %s: %s", branch.name, self.tag, error)
+
+    def _write_mark(self, committed: Manifest) -> None:
+        branch = self.branch
         mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         try:
             ref = load_branch(self.table.root, branch.name)  # others may have replaced its metadata meanwhile
@@ -563,26 +580,3 @@ class _PromotionCall:
 
 def _has_rows(manifest: Manifest) -> bool:
     return any(fragment.num_rows for fragment in manifest.fragments)
-
-
-def _assign_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
-    """Give rows that were created on the branch the next free row ids; other rows keep their ids.
-
-    Args:
-        fragments: New fragments, with the row ids of the branch.
-        born_from: The lowest row id that the branch assigned.
-        next_row_id: The lowest row id that the parent has not assigned.
-    """
-    all_ids = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
-    everyone = np.concatenate(all_ids) if all_ids else np.zeros(0, np.uint64)
-    born = np.sort(everyone[everyone >= np.uint64(born_from)])  # much faster than np.unique where most is in order
-    born = born[np.diff(born, prepend=born[:1] - np.uint64(1)) != 0]
-    result = []
-    for fragment in fragments:
-        if fragment.row_ids:
-            ids = decode_row_ids(fragment.row_ids, fragment.physical_rows).copy()
-            new = ids >= np.uint64(born_from)
-            ids[new] = np.searchsorted(born, ids[new]).astype(np.uint64) + np.uint64(next_row_id)
-            fragment = replace(fragment, row_ids=encode_row_ids(ids))  # noqa: PLW2901 - the loop's own record, changed
-        result.append(fragment)
-    return result

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
-from lance_core.table.rowids import decode_versions
+from lance_core.table.rowids import decode_row_ids, decode_versions, encode_row_ids
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 
 
@@ -86,3 +86,26 @@ def _find_changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tu
         versions = decode_versions(after.last_updated_at_versions, after.physical_rows)
         stamped = np.flatnonzero(versions > branch.fork_version)
         yield before.id, BitMap(stamped.astype(np.uint32)).serialize()
+
+
+def assign_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
+    """Give rows that were created on the branch the next free row ids; other rows keep their ids.
+
+    Args:
+        fragments: New fragments, with the row ids of the branch.
+        born_from: The lowest row id that the branch assigned.
+        next_row_id: The lowest row id that the parent has not assigned.
+    """
+    all_ids = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
+    everyone = np.concatenate(all_ids) if all_ids else np.zeros(0, np.uint64)
+    born = np.sort(everyone[everyone >= np.uint64(born_from)])  # much faster than np.unique where most is in order
+    born = born[np.diff(born, prepend=born[:1] - np.uint64(1)) != 0]
+    result = []
+    for fragment in fragments:
+        if fragment.row_ids:
+            ids = decode_row_ids(fragment.row_ids, fragment.physical_rows).copy()
+            new = ids >= np.uint64(born_from)
+            ids[new] = np.searchsorted(born, ids[new]).astype(np.uint64) + np.uint64(next_row_id)
+            fragment = replace(fragment, row_ids=encode_row_ids(ids))  # noqa: PLW2901 - the loop's own record, changed
+        result.append(fragment)
+    return result
