@@ -207,8 +207,8 @@ class TableOutput:
         """Whether the write may replace the whole table, because no other write has contributed to the table.
 
         True for a table that only earlier attempts of this write have written, if the write mode needs a new table,
-        merges, or the columns differ from theirs; and for a table with other columns and without rows, from which a branch was to
-        fork.
+        merges, or the columns differ from theirs; and for a table with other columns and without rows, from which a
+        branch was to fork.
         """
         existing, attempts = self.existing, self.attempts
         if (
