@@ -42,6 +42,7 @@ def compare_event(world: "World", table: str, record) -> None:
     metadata = {key: entry.value for key, entry in event.metadata.items()}
     if "lance/discarded" in metadata or (record.run_id, table) in world.idle_promotions:
         world.perhaps_woken.add(event.partition)
+        world.perhaps_recorded.add((table, event.partition))
         return
     shown = f"event of {table} {event.partition} of run {record.run_id[:8]}"
     about = (record.run_id, table, event.partition)

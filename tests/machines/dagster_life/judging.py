@@ -161,7 +161,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         expect_promotion(world, table, branch, run)
     if "idle promotions" not in world.config.switches:
         world.idle_promotions |= {(run.run_id, table) for table in TABLES if table not in published}
-    elif run.state == "succeeded":
+    elif run.state == "succeeded" and not is_moved:
         for table in set(due) - set(published):
             expect_idle_promotion(world, table, branch, run)
     else:
@@ -208,6 +208,9 @@ def expect_idle_promotion(world: "World", table: str, branch: str, run: Run) -> 
     recorded |= {(name, partition, line) for name, line, partition in world.model.recorded}
     for partition in world.model.written_partitions(table, branch):
         if (table, partition, MAIN) in recorded:
+            continue
+        if (table, partition) in world.perhaps_recorded:
+            world.idle_promotions.add((run.run_id, table))
             continue
         facts = {
             "version": version,

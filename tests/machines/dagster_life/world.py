@@ -67,6 +67,7 @@ class World(contextlib.AbstractContextManager):
         self.asked: set[tuple] = set()
         self.excuses: set[str] = set()
         self.idle_promotions: set[tuple[str, str]] = set()
+        self.perhaps_recorded: set[tuple[str, str | None]] = set()
         self.settled: set[str] = set()
         self.compared: dict[tuple[str, str | None], tuple] = {}
         self.shares: dict[str, Counter] = {}
