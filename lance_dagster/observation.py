@@ -219,11 +219,9 @@ def _foreign_versions(
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
     """The table at the last version that a tick reads after one that was reported; the next tick continues there."""
     later_versions = [ref["version"] for ref in dataset.version_refs() if ref["version"] > after]
-    return (
-        dataset
-        if len(later_versions) <= _MOST_PER_TICK
-        else dataset.checkout_version(later_versions[_MOST_PER_TICK - 1])
-    )
+    if len(later_versions) <= _MOST_PER_TICK:
+        return dataset
+    return dataset.checkout_version(later_versions[_MOST_PER_TICK - 1])
 
 
 def _observations(

@@ -278,7 +278,7 @@ class _CommitLoop:
                 f"{self.store.root}: detached commits need V2 manifest names; migrate_manifest_paths_v2 renames the "
                 "manifests"
             )
-        self._reject_replaced_columns(base, {})
+        reject_replaced_columns(self.store, self.change.transaction, base, self.change.base, {})
         while True:
             manifest = self._next(transaction, base, random.getrandbits(63) | DETACHED_BIT)
             committed = self.writer.put(manifest, transaction) or self.writer.resolve_outcome()
@@ -448,11 +448,7 @@ class _CommitLoop:
                     f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
                     f"{other.operation.name} at version {version} of {self.store.root}."
                 )
-        self._reject_replaced_columns(self.state.latest, earlier)
-
-    def _reject_replaced_columns(self, latest: Manifest, earlier: dict[int, Transaction]) -> None:
-        """Reject new data files whose columns were replaced since they were written."""
-        reject_replaced_columns(self.store, self.change.transaction, latest, self.change.base, earlier)
+        reject_replaced_columns(self.store, self.change.transaction, self.state.latest, self.change.base, earlier)
 
     def _rebase(self) -> Rebased:
         """Fit the transaction to the latest version, if it can follow that, and let the caller complete it."""

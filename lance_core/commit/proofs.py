@@ -90,11 +90,8 @@ def find_proven(
         key, value = how.idempotency_key
         is_its_own = committed.transaction is not None and committed.transaction.properties.get(key) == value
         return committed if is_its_own else _adopted(latest, None)
-    return (
-        _adopted(latest, None)
-        if how.stream_batch and _skips_batch(proofs, store.root, how, *how.stream_batch)
-        else None
-    )
+    is_skipped = how.stream_batch and _skips_batch(proofs, store.root, how, *how.stream_batch)
+    return _adopted(latest, None) if is_skipped else None
 
 
 def _skips_batch(proofs: Proofs, root: str, how: Commit, stream: str, number: int) -> bool:

@@ -419,7 +419,8 @@ class LanceFragment:
     def _update_values(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
         """Yield the values of all rows, new ones where a row matched; offsets of these rows are added to `matched`."""
         on = maker.reads[0]
-        read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._add_column(columns, on)
+        is_read = on in (ROW_ID, ROW_ADDRESS) or on in columns.names
+        read = columns if is_read else self._source.manifest.schema.project([*columns.names, on])
         start = 0
         batches = live_batches(
             self._source, self.record, read, with_row_id=on == ROW_ID, with_row_address=on == ROW_ADDRESS
@@ -434,6 +435,3 @@ class LanceFragment:
             old = rows.select(columns.names)
             yield spread(pa.concat_tables([old, new.select(columns.names).cast(old.schema)]).take(places), mask)
             start += len(mask)
-
-    def _add_column(self, columns: Schema, name: str) -> Schema:
-        return self._source.manifest.schema.project([*columns.names, name])

@@ -96,17 +96,12 @@ class PageFile:
         self.plan = write_plan(schema, version)
         self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self.plan.fields]
         self._next_row = [0] * len(self.plan.fields)
-        self._position = 0
+        self.position = 0  # of the next byte: the number of bytes so far
         self._unwritten: list[BytesLike] = []
         self._unwritten_bytes = 0
         self._global_buffers: list[ByteRange] = []
         self._schema_metadata: dict[str, bytes] = {}
         self._sink = sink
-
-    @property
-    def position(self) -> int:
-        """The number of bytes so far, which is the position of the next byte."""
-        return self._position
 
     @property
     def least_copy_bytes(self) -> int:
@@ -173,17 +168,17 @@ class PageFile:
         """Write the metadata."""
         descriptor = self.append(descriptor_to_bytes(self._describe_schema(), num_rows))
         buffers = [descriptor, *self._global_buffers]
-        start, column_table = self._position, []
+        start, column_table = self.position, []
         for field, own_pages in zip(self.plan.fields, self._pages, strict=True):
             if self._version.has_levels:
                 message = column_to_bytes(own_pages, is_blob=False)
             else:
                 message = column_to_bytes(_merge_struct_pages(own_pages), is_blob=is_blob(field))
-            column_table.append((self._position, self._position + len(message)))
+            column_table.append((self.position, self.position + len(message)))
             self._write(message)
-        table_position = self._position
+        table_position = self.position
         self._write(table_to_bytes(column_table))
-        buffer_table = self._position
+        buffer_table = self.position
         self._write(table_to_bytes(buffers))
         major, minor = self._version.footer_numbers
         footer = Footer(
@@ -222,7 +217,7 @@ class PageFile:
         """The description of a complete file for a manifest."""
         return WrittenFile(
             key=self._key,
-            size_bytes=self._position,
+            size_bytes=self.position,
             num_rows=num_rows,
             field_ids=self.plan.field_ids,
             column_indices=tuple(range(len(self.plan.fields))),
@@ -235,11 +230,11 @@ class PageFile:
 
     def append(self, buffer: BytesLike) -> tuple[int, int]:
         """Write a buffer, pad to the next aligned position, and return the range of the buffer."""
-        start = self._position
+        start = self.position
         size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
         end = start + size
         padding = -end % ALIGNMENT
-        self._position = end + padding
+        self.position = end + padding
         if size >= _WRITE_BYTES:
             self._write_out()
             self._sink.write(buffer)
@@ -267,22 +262,22 @@ class PageFile:
             The position of the range in this file: a multiple of 64.
         """
         alignment = self._sink.copy_alignment if end - start >= _SHARED_BYTES else 1
-        padding = (start - self._position) % max(alignment, ALIGNMENT)
+        padding = (start - self.position) % max(alignment, ALIGNMENT)
         if padding:
             self._unwritten.append(PADDING * padding)
         self._write_out()
-        position = self._position + padding
+        position = self.position + padding
         self._sink.copy_range(store, key, start, end, read_bytes=read_bytes)
-        self._position = position + end - start
-        missing = -self._position % ALIGNMENT
+        self.position = position + end - start
+        missing = -self.position % ALIGNMENT
         if missing:  # the other file ends there
             self._unwritten.append(_PADDINGS[missing])
-            self._position += missing
+            self.position += missing
         return position
 
     def _write(self, data: bytes) -> None:
         """Write metadata, which is not aligned and comes last."""
-        self._position += len(data)
+        self.position += len(data)
         self._unwritten.append(data)
 
     def _write_out(self) -> None:

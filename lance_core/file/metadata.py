@@ -481,11 +481,9 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
     if kind is None:
         raise UnsupportedError(f"a page is described by the unknown message {wrapped.type_url!r}")
     try:
-        return (
-            _parse_cached(wrapped.type_url, wrapped.value)
-            if len(wrapped.value) <= _SMALL_DESCRIPTION
-            else kind.FromString(wrapped.value)
-        )
+        if len(wrapped.value) <= _SMALL_DESCRIPTION:
+            return _parse_cached(wrapped.type_url, wrapped.value)
+        return kind.FromString(wrapped.value)
     except DecodeError as error:
         raise CorruptFileError("the description of a page cannot be parsed") from error
 

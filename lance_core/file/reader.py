@@ -155,8 +155,8 @@ class DataFileReader:
         self._cache = cache
         self._legacy = legacy
         self._store = store
-        self._key = key
-        self._metadata = metadata
+        self.key = key
+        self.metadata = metadata
 
     @classmethod
     def open(cls, store: ObjectStore, key: str, *, size: int | None = None, cache: MetadataCache | None = None) -> Self:
@@ -189,27 +189,17 @@ class DataFileReader:
     @property
     def version(self) -> FileVersion:
         """The format of the file."""
-        return self._metadata.version
-
-    @property
-    def key(self) -> str:
-        """Its key below the root of its store."""
-        return self._key
+        return self.metadata.version
 
     @property
     def num_rows(self) -> int:
         """Rows in the file."""
-        return self._metadata.num_rows
+        return self.metadata.num_rows
 
     @property
     def schema(self) -> Schema:
         """The schema as it was when the file was written."""
-        return self._metadata.schema
-
-    @property
-    def metadata(self) -> FileMetadata:
-        """The metadata of the file."""
-        return self._metadata
+        return self.metadata.schema
 
     def read_global_buffer(self, index: int) -> BytesLike:
         """Bytes that belong to the file as a whole; 0 is the file descriptor.
@@ -217,12 +207,12 @@ class DataFileReader:
         Raises:
             InvalidInputError: The file has no global buffer of that index.
         """
-        buffers = self._metadata.global_buffers
+        buffers = self.metadata.global_buffers
         if not 0 <= index < len(buffers):
             raise InvalidInputError(
-                f"{self._key}: there is no global buffer {index}, only {len(buffers)} of them, counted from 0"
+                f"{self.key}: there is no global buffer {index}, only {len(buffers)} of them, counted from 0"
             )
-        return self._store.get_range(self._key, *buffers[index])
+        return self._store.get_range(self.key, *buffers[index])
 
     def check(self) -> None:
         """Parse the metadata of all columns, which is otherwise parsed when they are read.
@@ -231,14 +221,14 @@ class DataFileReader:
             CorruptFileError: The metadata of a column cannot be parsed.
             UnsupportedError: The description of a column is of an unknown kind.
         """
-        for _ in self._metadata.columns:
+        for _ in self.metadata.columns:
             pass
 
     def dictionaries(self) -> dict[int, pa.Array]:
         """The values of the dictionary columns of a 0.1 file, by field id; none in other files."""
         if self._legacy is None:
             return {}
-        with located(self._key):
+        with located(self.key):
             return self._legacy.read_dictionaries(self.fetch)
 
     def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int]) -> list[PageBounds]:
@@ -250,15 +240,15 @@ class DataFileReader:
         """
         if self._legacy is None:
             return []
-        with located(self._key):
+        with located(self.key):
             return self._legacy.page_bounds(ids, columns, self.fetch)
 
     def has_dictionary(self, index: int) -> bool:
         """Whether a column of a file from 2.1 on has few pages, all of them with a dictionary."""
         if self._legacy is not None or not self.version.has_levels:
             return False
-        with located(self._key):
-            pages = self._metadata.columns[index]
+        with located(self.key):
+            pages = self.metadata.columns[index]
             encodings = [
                 pages.page(number, 0, 0).encoding for number in range(min(len(pages.messages), _MOST_DICTIONARIES + 1))
             ]
@@ -304,8 +294,8 @@ class DataFileReader:
         columns = self.column_indices() if columns is None else columns
         runs = self._check_rows(rows)
         if batch_rows is not None and batch_rows < 1:
-            raise InvalidInputError(f"{self._key}: a batch must have at least 1 row, not {batch_rows}")
-        with located(self._key):
+            raise InvalidInputError(f"{self.key}: a batch must have at least 1 row, not {batch_rows}")
+        with located(self.key):
             arrow_schema = schema_to_arrow(schema)
             points = self._find_points(runs)
             tasks = [self._point_task(field, columns, points) for field in schema.fields]
@@ -324,13 +314,13 @@ class DataFileReader:
             rows = range(self.num_rows)
         if isinstance(rows, range):
             if rows.step != 1 or rows.start < 0 or max(rows.stop, rows.start) > self.num_rows:
-                raise InvalidInputError(f"{self._key}: {rows} is not a range of the {self.num_rows} rows")
+                raise InvalidInputError(f"{self.key}: {rows} is not a range of the {self.num_rows} rows")
             return RowRuns.of_range(rows.start, max(rows.stop, rows.start))
         numbers = np.asarray(rows, np.int64)
         is_ascending = bool((numbers[1:] > numbers[:-1]).all())
         if numbers.size and (numbers[0] < 0 or numbers[-1] >= self.num_rows or not is_ascending):
             raise InvalidInputError(
-                f"{self._key}: row numbers must ascend without repetition from 0 on, below {self.num_rows}"
+                f"{self.key}: row numbers must ascend without repetition from 0 on, below {self.num_rows}"
             )
         return RowRuns.of_rows(numbers)
 
@@ -348,9 +338,9 @@ class DataFileReader:
         index = columns.get(field.id)
         if not points or self._legacy is not None or not self.version.has_levels or not is_column(field):
             return None
-        if index is None or not 0 <= index < len(self._metadata.columns):
+        if index is None or not 0 <= index < len(self.metadata.columns):
             return None  # `_open_field` raises the error
-        return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._report_cached)
+        return point_task(self.key, field, self.metadata.columns[index], points, self.num_rows, self._report_cached)
 
     def _yield_point_batches(
         self, schema: pa.Schema, tasks: Sequence[PageTask], count: int, batch_rows: int | None
@@ -376,16 +366,16 @@ class DataFileReader:
             tasks = self._legacy.tasks(field, columns, runs)
             return _FieldReader(field, [RowStream(tasks)], is_whole=True)
         if not self.version.has_levels:
-            plan = FieldPlan(self._key, field, self._metadata.columns, columns, self.num_rows)
+            plan = FieldPlan(self.key, field, self.metadata.columns, columns, self.num_rows)
             return _FieldReader(field, [RowStream(plan.tasks(runs))], is_whole=True)
         readers = []
         for path in leaf_paths(field):
             index = columns.get(path[-1].id)
-            if index is None or not 0 <= index < len(self._metadata.columns):
+            if index is None or not 0 <= index < len(self.metadata.columns):
                 name = ".".join(f.name for f in path)
-                raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
-            pages = self._metadata.columns[index]
-            column = ColumnReadPlan(self._key, path, pages, self.num_rows)
+                raise InvalidInputError(f"{self.key}: column {name!r} (field {path[-1].id}) is not in the file")
+            pages = self.metadata.columns[index]
+            column = ColumnReadPlan(self.key, path, pages, self.num_rows)
             readers.append(RowStream(column.tasks(runs), column.expansion))
         return _FieldReader(field, readers)
 
@@ -424,7 +414,8 @@ class DataFileReader:
         """
         tasks = [task for reader in readers for task in reader.next_tasks(budget)]
         active = [(task, ranges) for task in tasks if (ranges := task.advance(None)) is not None]
-        own_task = _find_largest(task for task, _ in active if task.is_whole) if is_first else None
+        whole_tasks = [task for task, _ in active if task.is_whole] if is_first else []
+        own_task = max(whole_tasks, key=lambda task: task.num_bytes, default=None)
         while active:
             answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
             is_inline = sum(end - start for _, ranges in active for start, end in ranges) < _INLINE_BYTES
@@ -454,13 +445,13 @@ class DataFileReader:
     def _report_cached(self, num_bytes: int) -> None:
         """Report to the cache that the metadata has grown by about `num_bytes`."""
         if self._cache is not None:
-            self._cache.grew(self._store.root, self._key, self._metadata.size_bytes, num_bytes)
+            self._cache.grew(self._store.root, self.key, self.metadata.size_bytes, num_bytes)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
         """Read ranges of the file."""
         if self._whole is not None and all(0 <= start <= end <= len(self._whole) for start, end in ranges):
             return [self._whole[start:end] for start, end in ranges]
-        return self._store.get_ranges(self._key, ranges) if ranges else []
+        return self._store.get_ranges(self.key, ranges) if ranges else []
 
 
 class _FieldReader:
@@ -486,10 +477,6 @@ def _keep_unfinished(
     """The task with the ranges that it needs next, unless it is done."""
     if ranges is not None:
         yield task, ranges
-
-
-def _find_largest(tasks: Iterable[PageTask]) -> PageTask | None:
-    return max(tasks, key=lambda task: task.num_bytes, default=None)
 
 
 def _yield_empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:

@@ -101,7 +101,7 @@ class DataFileWriter:
         self._pending: deque[_Pending] = deque()
         self._collected = [Collected(plan) for plan in self._plan.columns]
         self._releaser = Releaser(self._collected)
-        self._num_rows = 0
+        self.num_rows = 0
         self._first_row = first_row
         self._done = False
         self._blobs = BlobFiles(store, key)
@@ -113,11 +113,6 @@ class DataFileWriter:
             self._legacy = LegacyFileWriter(store, key, schema, self._plan.arrow_schema.types)
         self._sink = store.open_writer(key) if self._legacy is None else self._legacy.sink
         self._file = PageFile(self._sink, key, schema, version)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows written so far."""
-        return self._num_rows
 
     @property
     def bytes_written(self) -> int:
@@ -155,7 +150,7 @@ class DataFileWriter:
                     f"column {path!r} has more values in these rows than the indices of its dictionary can count: cast "
                     "the column to a dictionary with wider indices, or to its values"
                 )
-        self._num_rows += batch.num_rows
+        self.num_rows += batch.num_rows
         if self._legacy is not None:
             self._legacy.write(columns, batch.num_rows)
             return
@@ -184,7 +179,7 @@ class DataFileWriter:
                 for chunk in chunks:
                     check_nulls(plan.field, chunk)
             if plan.has_strings:
-                row = self._first_row + self._num_rows
+                row = self._first_row + self.num_rows
                 for index, chunk in enumerate(chunks):
                     chunks[index] = checked_strings(plan.field.name, chunk, row)
                     row += len(chunk)
@@ -228,7 +223,7 @@ class DataFileWriter:
             self._flush(collected, in_this_thread=is_alone)
         self._drain(0)
         self._blobs.complete()
-        self._file.complete(self._num_rows)
+        self._file.complete(self.num_rows)
 
     def written(self) -> WrittenFile:
         """The result that `close` will return for a complete file.
@@ -237,7 +232,7 @@ class DataFileWriter:
             UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("a description before it is closed")
-        return self._file.written(self._num_rows)
+        return self._file.written(self.num_rows)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
         """Make a complete file visible; the returned calls make it durable (`ObjectWriter.close_early`).
@@ -257,13 +252,13 @@ class DataFileWriter:
             durable_name: Whether to make its name durable as well; if False, the caller calls `store.sync_names`.
         """
         if self._legacy is None:
-            written = self._file.close(self._num_rows, durable_name=durable_name)
+            written = self._file.close(self.num_rows, durable_name=durable_name)
             self._blobs.keep()
             return written
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),
-            num_rows=self._num_rows,
+            num_rows=self.num_rows,
             field_ids=tuple(field.id for field, _ in self._schema.walk()),
             column_indices=(),
             version=self._version,

@@ -381,24 +381,9 @@ class RootedStore:
     """
 
     def __init__(self, root: str, options: StorageOptions | None) -> None:
-        self._root = root
+        self.root = self.data_root = root  # a canonical absolute URI; a plain path for local disks
         self._place = unescaped_root(root)
-        self._options = options if options is not None else StorageOptions()
-
-    @property
-    def root(self) -> str:
-        """Canonical absolute URI of the root; a plain path for local disks."""
-        return self._root
-
-    @property
-    def data_root(self) -> str:
-        """The root: objects and manifests are stored below the same root."""
-        return self._root
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that the store was opened with."""
-        return self._options
+        self.options = options if options is not None else StorageOptions()
 
     def unfinished_uploads(self) -> Sequence[Upload]:
         """Return nothing: the storage does not report uploads."""
@@ -412,7 +397,7 @@ class RootedStore:
         return False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._root!r})"
+        return f"{type(self).__name__}({self.root!r})"
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object."""

@@ -101,8 +101,8 @@ class ExternallyCommittedStore:
 
     def __init__(self, store: ObjectStore, table: ExternalManifests, root: str | None = None) -> None:
         self._store = store
-        self._table = table
-        self._root = root if root is not None else store.root
+        self.table = table
+        self.root = root if root is not None else store.root
         self._newest = 0  # the highest version when the table was last read
 
     def __getattr__(self, name: str) -> Any:
@@ -111,22 +111,12 @@ class ExternallyCommittedStore:
         return getattr(self._store, name)
 
     @property
-    def root(self) -> str:
-        """The URI of the root, with the query that selects the table."""
-        return self._root
-
-    @property
     def objects(self) -> ObjectStore:
         """The store of the objects."""
         return self._store
 
-    @property
-    def table(self) -> ExternalManifests:
-        """The rows that decide about versions."""
-        return self._table
-
     def __repr__(self) -> str:
-        return f"ExternallyCommittedStore({self._root!r})"
+        return f"ExternallyCommittedStore({self.root!r})"
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
@@ -173,34 +163,34 @@ class ExternallyCommittedStore:
         if version is None:
             return self._store.put_if_absent(key, data, durable=durable)
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
-        latest = self._table.latest()
+        latest = self.table.latest()
         if latest is not None and latest[0] != version - 1:
             self._reject_dropped_dataset(*latest)
         if (latest is not None and latest[0] >= version) or has_object(self._store, key):
-            raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+            raise AlreadyExistsError(f"{self.root}/{key}: exists already")
         if self._store.is_local:
             self._store.put_if_absent(staging, data, durable=durable)  # before its row, which may be durable at once
         else:
             self._store.put(staging, data)
-        if not self._table.add(version, staging, size):
+        if not self.table.add(version, staging, size):
             remove_leftovers(self._store, [staging])
-            raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+            raise AlreadyExistsError(f"{self.root}/{key}: exists already")
         e_tag = None
         try:
             e_tag = self._store.put(key, data)
             if durable:
                 self._make_durable(key)
-            self._table.finalize(version, key, size)
+            self.table.finalize(version, key, size)
             self._store.delete(staging)
         except StoreError as error:
             # The version is committed; the next reader finishes it.
-            _logger.debug("the next reader finishes the commit of version %d of %s: %s", version, self._root, error)
+            _logger.debug("the next reader finishes the commit of version %d of %s: %s", version, self.root, error)
         return e_tag
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, the latest version's manifest among them."""
         if prefix.startswith(_VERSIONS) or _VERSIONS.startswith(prefix):
-            latest = self._table.latest()
+            latest = self.table.latest()
             if latest is not None:
                 self._finish_commit(*latest)
         return self._store.list(prefix, start_after=start_after, limit=limit)
@@ -219,12 +209,12 @@ class ExternallyCommittedStore:
         """Remove the row of a manifest, unless it is the highest row; other objects have no row."""
         version = _version_of(key)
         if version is not None and self._has_version_since(version + 1):
-            self._table.remove(version)
+            self.table.remove(version)
 
     def _has_version_since(self, version: int) -> bool:
         """Whether this version or a higher one was committed."""
         if self._newest < version:
-            latest = self._table.latest()
+            latest = self.table.latest()
             self._newest = latest[0] if latest is not None else 0
         return self._newest >= version
 
@@ -234,7 +224,7 @@ class ExternallyCommittedStore:
         keys = (recorded_key, _final_key(recorded_key))
         if not (any(has_object(self._store, key) for key in keys) or self._has_manifests()):
             raise DatasetExistsError(
-                f"{self._root}: versions up to {version} were committed here, and their manifests were deleted: "
+                f"{self.root}: versions up to {version} were committed here, and their manifests were deleted: "
                 f"LanceDataset.drop removes the rest of that dataset"
             )
 
@@ -244,7 +234,7 @@ class ExternallyCommittedStore:
     def _finish_commit_of_manifest(self, key: str) -> None:
         version = _version_of(key)
         if version is not None:
-            current = self._table.get(version)
+            current = self.table.get(version)
             if current is not None:
                 self._finish_commit(version, current)
 
@@ -259,12 +249,12 @@ class ExternallyCommittedStore:
             if not has_object(self._store, final):
                 if self._has_manifests():
                     raise ObjectNotFoundError(
-                        f"{self._root}: version {version} was committed, but its manifest {current} is missing; older "
+                        f"{self.root}: version {version} was committed, but its manifest {current} is missing; older "
                         "versions can be opened by their numbers"
                     ) from None
                 return  # the dataset no longer exists: no commit to finish
         self._make_durable(final)
-        self._table.finalize(version, final, self._store.head(final).size)
+        self.table.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)
 
     def _make_durable(self, key: str) -> None:

@@ -53,12 +53,12 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         super().__init__(root, options)
         self._scheme = root.partition("://")[0]
-        _filesystem(self._scheme, self._options)  # report mistakes in options here, not at the first request
+        _filesystem(self._scheme, self.options)  # report mistakes in options here, not at the first request
 
     @property
     def _files(self) -> Any:
         # fsspec keeps one instance per process, thread and options, so this is a look-up.
-        return _filesystem(self._scheme, self._options)
+        return _filesystem(self._scheme, self.options)
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
@@ -75,13 +75,13 @@ class FsspecStore(SingleDeletes, LinklessStore):
         parts = [self._read(key, read.start, read.end) for read in merged]
         for read, part in zip(merged, parts, strict=True):
             if len(part) != read.end - read.start:
-                raise StoreError(f"{self._root}/{key}: bytes {read.start} to {read.end} wanted, {len(part)} received")
+                raise StoreError(f"{self.root}/{key}: bytes {read.start} to {read.end} wanted, {len(part)} received")
         return split_merged(ranges, merged, parts)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
         path = self._full_path(key)
-        with _errors(f"{self._root}/{key}"):
+        with _errors(f"{self.root}/{key}"):
             return _meta(key, self._files.info(path))
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
@@ -92,7 +92,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def put(self, key: str, data: ReadableBuffer) -> None:
         """Write an object, replacing one that exists."""
         path = self._full_path(key)
-        with _errors(f"{self._root}/{key}"):
+        with _errors(f"{self.root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)))
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
@@ -104,25 +104,25 @@ class FsspecStore(SingleDeletes, LinklessStore):
         del durable
         if self._scheme not in _ATOMIC_CREATION:
             raise UnsupportedError(
-                f"{self._root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; "
+                f"{self.root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; "
                 "commit through a database, by the storage option manifest_store"
             )
         path = self._full_path(key)
-        with _errors(f"{self._root}/{key}"):
+        with _errors(f"{self.root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
 
     def open_writer(self, key: str, *, durable: bool = True) -> FsspecWriter:
         """Start an object that appears when closed."""
         del durable
         path = self._full_path(key)
-        with _errors(f"{self._root}/{key}"):
-            return FsspecWriter(self._files.open(path, "wb"), f"{self._root}/{key}")
+        with _errors(f"{self.root}/{key}"):
+            return FsspecWriter(self._files.open(path, "wb"), f"{self.root}/{key}")
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys; fsspec always lists a whole folder."""
         folder = check_prefix(prefix).rpartition("/")[0]
         base = self._files._strip_protocol(self._place).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
-        with _errors(f"{self._root}/{prefix}"):
+        with _errors(f"{self.root}/{prefix}"):
             infos = self._files.find(base + folder, detail=True)
         metas = sorted((_meta(path.removeprefix(base), info) for path, info in infos.items()), key=lambda m: m.key)
         listed_metas = [m for m in metas if m.key.startswith(prefix) and (start_after is None or m.key > start_after)]
@@ -132,7 +132,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
         """Remove an object; a missing one is fine."""
         path = self._full_path(key)
         try:
-            with _errors(f"{self._root}/{key}"):
+            with _errors(f"{self.root}/{key}"):
                 self._files.rm_file(path)
         except ObjectNotFoundError:
             return
@@ -140,7 +140,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""
         source, target = self._full_path(source_key), self._full_path(target_key)
-        with _errors(f"{self._root}/{source_key}"):
+        with _errors(f"{self.root}/{source_key}"):
             self._files.cp_file(source, target)
 
     def _full_path(self, key: str) -> str:
@@ -148,7 +148,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
 
     def _read(self, key: str, start: int | None, end: int | None) -> bytes:
         path = self._full_path(key)
-        with _errors(f"{self._root}/{key}"):
+        with _errors(f"{self.root}/{key}"):
             data: bytes = self._files.cat_file(path, start=start, end=end)
         count_read(1, len(data))
         return data

@@ -344,7 +344,7 @@ class LocalStore(RootedStore, SingleDeletes):
 
     def path_of(self, key: str) -> str:
         """Return the path of the file that holds an object."""
-        return f"{self._root}/{check_key(key)}"
+        return f"{self.root}/{check_key(key)}"
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
@@ -445,19 +445,19 @@ class LocalStore(RootedStore, SingleDeletes):
         """Yield files, and links instead of their targets; nothing if the folder of the prefix is behind a link."""
         folder = check_prefix(prefix).rpartition("/")[0]
         parts = folder.split("/") if folder else []
-        if any(os.path.islink(f"{self._root}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
+        if any(os.path.islink(f"{self.root}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
             return
         yield from self._walk(folder, prefix, owned=True)
 
     def remove_empty_folders(self, folder: str) -> None:
         """Remove the empty folders at and below `folder`; links are not followed."""
-        for path, _, _ in os.walk(self.path_of(folder) if folder else self._root, topdown=False):
+        for path, _, _ in os.walk(self.path_of(folder) if folder else self.root, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or deleted already
                 os.rmdir(path)
 
     def remove_link(self, folder: str) -> bool:
         """Remove a folder's name if it is a link."""
-        path = self.path_of(folder) if folder else self._root
+        path = self.path_of(folder) if folder else self.root
         if not os.path.islink(path):
             return False
         try:
@@ -532,7 +532,7 @@ class LocalStore(RootedStore, SingleDeletes):
 
         Links to folders are left out, or yielded as objects if `owned` is set.
         """
-        path = f"{self._root}/{folder}" if folder else self._root
+        path = f"{self.root}/{folder}" if folder else self.root
         try:
             with os.scandir(path) as entries:
                 # A directory sorts as if its name ended with a slash, as in its keys.

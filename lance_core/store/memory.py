@@ -67,7 +67,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
         count_read(len(ranges), sum(end - start for start, end in ranges))
         for start, end in ranges:
             if not 0 <= start <= end <= len(data):
-                raise StoreError(f"{self._root}/{key}: bytes {start} to {end} wanted, the object has {len(data)}")
+                raise StoreError(f"{self.root}/{key}: bytes {start} to {end} wanted, the object has {len(data)}")
         return [data[start:end] for start, end in ranges]
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
@@ -93,7 +93,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
         name, entry = self._full_name(key), _new_entry(data)
         with _lock:
             if _objects.setdefault(name, entry) is not entry:
-                raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+                raise AlreadyExistsError(f"{self.root}/{key}: exists already")
         return entry[2]
 
     def open_writer(self, key: str, *, durable: bool = True) -> MemoryWriter:
@@ -136,7 +136,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
         try:
             return _objects[self._full_name(key)]
         except KeyError:
-            raise ObjectNotFoundError(f"{self._root}/{key}: no such object") from None
+            raise ObjectNotFoundError(f"{self.root}/{key}: no such object") from None
 
 
 def _new_entry(data: ReadableBuffer) -> tuple[bytes, float, str]:

@@ -89,11 +89,11 @@ class S3Store(LinklessStore):
         super().__init__(root, options)
         self._bucket, _, prefix = self._place.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
-        self._options.for_s3()  # report mistakes in options here, not at the first request
+        self.options.for_s3()  # report mistakes in options here, not at the first request
 
     @property
     def _client(self) -> S3Client:
-        return s3_client(self._options)
+        return s3_client(self.options)
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
@@ -150,7 +150,7 @@ class S3Store(LinklessStore):
     def open_writer(self, key: str, *, durable: bool = True) -> S3Writer:
         """Start an upload that becomes the object when closed; S3 is always durable."""
         del durable
-        return S3Writer(self._client, self._bucket, self._full_name(key), self._options)
+        return S3Writer(self._client, self._bucket, self._full_name(key), self.options)
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
@@ -282,7 +282,7 @@ class S3Store(LinklessStore):
     def _prove_conditional_puts(self) -> None:
         client = self._client
         if client.conditional_put == "disabled":
-            raise UnsupportedError(f"{self._root}: conditional puts are disabled by the storage options")
+            raise UnsupportedError(f"{self.root}: conditional puts are disabled by the storage options")
         proof = (client.endpoint, self._bucket)
         if client.is_aws or client.conditional_put == "etag" or proof in _proven:
             return
@@ -298,7 +298,7 @@ class S3Store(LinklessStore):
                 _proven.add(proof)
             else:
                 raise UnsupportedError(
-                    f"{self._root}: the server ignores If-None-Match, so that concurrent commits would be lost; "
+                    f"{self.root}: the server ignores If-None-Match, so that concurrent commits would be lost; "
                     "commit through a database, by the storage option manifest_store"
                 )
             finally:

@@ -109,37 +109,33 @@ class DeletionVector:
         rows: Offsets; a roaring bitmap is not copied.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("bitmap",)
 
     def __init__(self, rows: BitMap | Iterable[int] = ()) -> None:
-        self._rows: BitMap = rows if isinstance(rows, BitMap) else BitMap(rows)
+        # Others must not change it.
+        self.bitmap: BitMap = rows if isinstance(rows, BitMap) else BitMap(rows)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.bitmap)
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._rows
+        return offset in self.bitmap
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DeletionVector) and bool(self._rows == other._rows)
+        return isinstance(other, DeletionVector) and bool(self.bitmap == other.bitmap)
 
     def __hash__(self) -> int:
-        return hash(self._rows.serialize())
+        return hash(self.bitmap.serialize())
 
     def __repr__(self) -> str:
         return f"DeletionVector({len(self)} rows)"
 
     def __or__(self, other: DeletionVector | BitMap) -> DeletionVector:
-        return DeletionVector(self._rows | (other._rows if isinstance(other, DeletionVector) else other))
-
-    @property
-    def bitmap(self) -> BitMap:
-        """The offsets as a roaring bitmap, which must not be changed."""
-        return self._rows
+        return DeletionVector(self.bitmap | (other.bitmap if isinstance(other, DeletionVector) else other))
 
     def to_array(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
         """Return the offsets in ascending order."""
-        return np.frombuffer(self._rows.to_array(), dtype=np.uint32) if self._rows else np.zeros(0, np.uint32)
+        return np.frombuffer(self.bitmap.to_array(), dtype=np.uint32) if self.bitmap else np.zeros(0, np.uint32)
 
     def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return, for each of `num_rows` rows, whether it is live.
@@ -155,9 +151,9 @@ class DeletionVector:
 
     def within(self, num_rows: int) -> DeletionVector:
         """Return the offsets below `num_rows`: a corrupt bitmap of a few bytes can hold billions of higher offsets."""
-        if not self._rows or self._rows.max() < num_rows:
+        if not self.bitmap or self.bitmap.max() < num_rows:
             return self
-        return DeletionVector(self._rows & BitMap(range(num_rows)))
+        return DeletionVector(self.bitmap & BitMap(range(num_rows)))
 
     def to_bytes(self, file_type: DeletionFileType | None = None) -> tuple[bytes, DeletionFileType]:
         """Return the bytes of a deletion file and its form.
@@ -168,7 +164,7 @@ class DeletionVector:
         if file_type is None:
             file_type = DeletionFileType.BITMAP if len(self) >= BITMAP_THRESHOLD else DeletionFileType.ARROW
         if file_type is DeletionFileType.BITMAP:
-            return self._rows.serialize(), file_type
+            return self.bitmap.serialize(), file_type
         batch = pa.record_batch([pa.array(self.to_array(), pa.uint32())], schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         # For a single column a thread saves no time.

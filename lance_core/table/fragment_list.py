@@ -329,19 +329,19 @@ class FragmentList(Sequence[Fragment]):
 
     __slots__ = (
         "_columns",
-        "_fresh",
         "_has_deletions",
         "_ids",
         "_known_live",
         "_live",
         "_positions",
         "_records",
-        "_run",
         "_totals",
+        "fresh",
+        "raw",
     )
 
     def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
-        self._run = raw if isinstance(raw, FragmentRun) else FragmentRun.of(raw)
+        self.raw = raw if isinstance(raw, FragmentRun) else FragmentRun.of(raw)
         self._records: dict[int, Fragment] = {}
         self._ids: list[int] | None = None
         self._positions: dict[int, int] | None = None
@@ -350,7 +350,7 @@ class FragmentList(Sequence[Fragment]):
         self._totals: tuple[int, int] | None = None
         self._known_live: dict[bytes, int | None] | None = None
         self._has_deletions = has_deletions
-        self._fresh: tuple[Fragment, ...] = ()
+        self.fresh: tuple[Fragment, ...] = ()  # what the last change added or updated
 
     @classmethod
     def of(cls, fragments: Iterable[Fragment]) -> FragmentList:
@@ -358,11 +358,11 @@ class FragmentList(Sequence[Fragment]):
         records = list(fragments)
         result = cls([record.to_protobuf().SerializeToString() for record in records])
         result._records = dict(enumerate(records))
-        result._fresh = tuple(records)
+        result.fresh = tuple(records)
         return result
 
     def __len__(self) -> int:
-        return len(self._run)
+        return len(self.raw)
 
     @overload
     def __getitem__(self, index: int) -> Fragment: ...
@@ -376,26 +376,21 @@ class FragmentList(Sequence[Fragment]):
         index = range(len(self))[index]
         record = self._records.get(index)
         if record is None:
-            record = Fragment.from_protobuf(_parse(self._run[index]))
+            record = Fragment.from_protobuf(_parse(self.raw[index]))
             self._records[index] = record
         return record
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FragmentList) and self._run == other._run
+        return isinstance(other, FragmentList) and self.raw == other.raw
 
     def __hash__(self) -> int:
-        return hash(self._run)
+        return hash(self.raw)
 
     def __repr__(self) -> str:
         return f"FragmentList({len(self)} fragments)"
 
     def __reduce__(self) -> tuple[type[FragmentList], tuple[FragmentRun]]:
-        return FragmentList, (self._run,)
-
-    @property
-    def raw(self) -> FragmentRun:
-        """The serialized fragments."""
-        return self._run
+        return FragmentList, (self.raw,)
 
     @property
     def ids(self) -> Sequence[int]:
@@ -410,11 +405,6 @@ class FragmentList(Sequence[Fragment]):
         return int(self._read_fields().ids.max(initial=-1))
 
     @property
-    def fresh(self) -> tuple[Fragment, ...]:
-        """The records that the last change added or updated; none for a list that was read."""
-        return self._fresh
-
-    @property
     def has_deletions(self) -> bool:
         """Whether a fragment has a deletion file."""
         if self._has_deletions is None:
@@ -423,7 +413,7 @@ class FragmentList(Sequence[Fragment]):
 
     def messages(self) -> Iterator[table_pb2.DataFragment]:
         """Yield the fragments as protobuf messages, which are parsed much faster than records are made."""
-        return map(_parse, self._run)
+        return map(_parse, self.raw)
 
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The ids, and the physical rows of each; 0 where the manifest does not record them."""
@@ -432,7 +422,7 @@ class FragmentList(Sequence[Fragment]):
 
     def _read_fields(self) -> FragmentColumns:
         if self._columns is None:
-            columns = FragmentColumns.of(self._run)
+            columns = FragmentColumns.of(self.raw)
             check_fragment_id(int(columns.ids.view(np.uint64).max(initial=0)))
             self._columns = columns
         return self._columns
@@ -440,7 +430,7 @@ class FragmentList(Sequence[Fragment]):
     def places_with_rows(self) -> Sequence[int]:
         """The positions of fragments that can hold rows: all but those without files and without recorded rows."""
         places = np.flatnonzero(self._read_fields().rows == 0).tolist()
-        empty = {place for place in places if not _parse(self._run[place]).files}
+        empty = {place for place in places if not _parse(self.raw[place]).files}
         return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
 
     def check_row_ids(self) -> None:
@@ -451,7 +441,7 @@ class FragmentList(Sequence[Fragment]):
             UnsupportedError: A fragment keeps its row ids in another file.
         """
         for place in np.flatnonzero(~self._read_fields().row_ids).tolist():
-            message = _parse(self._run[place])
+            message = _parse(self.raw[place])
             if not message.HasField("inline_row_ids"):
                 Fragment.from_protobuf(message)
                 raise CorruptFileError(
@@ -462,8 +452,8 @@ class FragmentList(Sequence[Fragment]):
         """The live rows of each fragment; None where the manifest does not record them."""
         if self._live is None and self._known_live is not None:
             counts = self._known_live
-            counts.update({raw: _live_count(_parse(raw)) for raw in self._run if raw not in counts})
-            self._live = [counts[raw] for raw in self._run]
+            counts.update({raw: _live_count(_parse(raw)) for raw in self.raw if raw not in counts})
+            self._live = [counts[raw] for raw in self.raw]
         elif self._live is None:
             self._count_rows()
         return self._live or []
@@ -529,10 +519,10 @@ class FragmentList(Sequence[Fragment]):
         if fields.are_ascending and _is_ascending([self.highest_id, *new_ids]):
             result = self._splice({places[i]: changes[i] for i in places}, raw, len(put))
         else:
-            entries = [(i, changes.get(i, old)) for i, old in zip(self.ids, self._run, strict=True)]
+            entries = [(i, changes.get(i, old)) for i, old in zip(self.ids, self.raw, strict=True)]
             entries.extend(zip(new_ids, raw[len(put) :], strict=True))
             result = _sorted_list([(i, message) for i, message in entries if message is not None])
-        result._fresh = fresh  # noqa: SLF001 - the same class
+        result.fresh = fresh
         if self._has_deletions is False and not any(record.deletion_file for record in fresh):
             result._has_deletions = False  # noqa: SLF001 - the same class
         return result
@@ -547,7 +537,7 @@ class FragmentList(Sequence[Fragment]):
         """
         replaced = [place for place, fragment in changes.items() if fragment is not None]
         removed = [place for place, fragment in changes.items() if fragment is None]
-        result = FragmentList(self._run.spliced(changes, fresh[updated:]))
+        result = FragmentList(self.raw.spliced(changes, fresh[updated:]))
         result._columns = self._read_fields().spliced(replaced, removed, FragmentColumns.of(fresh))
         return result
 

@@ -49,11 +49,9 @@ def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: t
     if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
         return False
     newest_events = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
-    newest = (
-        newest_events[0].event_log_entry.timestamp
-        if newest_events
-        else record.create_timestamp.replace(tzinfo=UTC).timestamp()
-    )
+    newest = record.create_timestamp.replace(tzinfo=UTC).timestamp()
+    if newest_events:
+        newest = newest_events[0].event_log_entry.timestamp
     return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow.compute as pc
 
@@ -48,11 +49,7 @@ def count_duplicates(
     table = dataset.to_table(columns=list(columns), filter=condition)
     counted = table.group_by(list(columns)).aggregate([([], "count_all")])
     duplicates = table.num_rows - counted.num_rows
-    is_null = None
-    for name in columns:
-        is_null_in_column = pc.is_null(table[name])
-        is_null = is_null_in_column if is_null is None else pc.or_(is_null, is_null_in_column)
-    nulls = pc.sum(is_null).as_py() or 0
+    nulls = pc.sum(reduce(pc.or_, (pc.is_null(table[name]) for name in columns))).as_py() or 0
     summary = f"{table.num_rows:,} rows, {duplicates:,} with a key of another row, {nulls:,} with a null in the key"
     if duplicates:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))

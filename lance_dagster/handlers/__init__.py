@@ -67,11 +67,9 @@ def find_handler_for_value(
     handler = _find_handler(type(value), type_handlers)
     if handler is not None:
         return handler
-    advice = (
-        "annotate the asset `-> None` if its body stores the data, or return a frame without rows"
-        if value is None
-        else f"it can store {_offered(type_handlers)}"
-    )
+    advice = f"it can store {_offered(type_handlers)}"
+    if value is None:
+        advice = "annotate the asset `-> None` if its body stores the data, or return a frame without rows"
     raise dg.DagsterInvariantViolationError(
         f"{label} returned a value of type {_type_name(type(value))}, which LanceIOManager cannot store; {advice}"
     )

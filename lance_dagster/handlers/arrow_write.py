@@ -49,11 +49,8 @@ def write_arrow(
     target = _choose_columns_to_write(batches, schema, request)
     if request.output.write_mode == "merge":
         table = _to_merge(batches, schema, target, request)
-        deletes = (
-            None
-            if request.mode != "merge" or request.deletes is None
-            else arrow_schema.fit_batch(request.deletes, target)
-        )
+        merged_deletes = request.deletes if request.mode == "merge" else None
+        deletes = None if merged_deletes is None else arrow_schema.fit_batch(merged_deletes, target)
         request = replace(request, deletes=deletes)
         if skips_empty(table.num_rows + (0 if deletes is None else deletes.num_rows), request):
             return None

@@ -79,11 +79,8 @@ def reject_unknown_arguments(model: type[BaseModel], arguments: Any) -> None:
         if name in names:
             continue
         lance_argument = _FOREIGN.get(str(name), "")
-        hint = (
-            f"; use {lance_argument}"
-            if lance_argument.partition("=")[0] in argument_names
-            else near_name(str(name), argument_names)
-        )
+        is_renamed = lance_argument.partition("=")[0] in argument_names
+        hint = f"; use {lance_argument}" if is_renamed else near_name(str(name), argument_names)
         raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(argument_names))}{hint}")
 
 

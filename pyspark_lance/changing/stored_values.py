@@ -246,11 +246,9 @@ def null_column(kind: Any) -> Column:
     Spark casts no value to TIME unless `spark.sql.timeType.enabled` is true, also not null, though it reads and writes
     the type.
     """
-    return (
-        functions.when(functions.lit(False), _value_with_times(kind))
-        if "time(" in kind.simpleString()
-        else functions.lit(None).cast(kind)
-    )
+    if "time(" in kind.simpleString():
+        return functions.when(functions.lit(False), _value_with_times(kind))
+    return functions.lit(None).cast(kind)
 
 
 def _value_with_times(kind: Any) -> Column:

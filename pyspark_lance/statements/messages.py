@@ -87,8 +87,6 @@ def _complete_suggestions(match: re.Match[str], columns: list[str]) -> str:
     }
     close = difflib.get_close_matches(missing_name, list(other_columns), n=_MOST, cutoff=0)
     suggestions += [quoted(other_columns[name]) for name in close]
-    return (
-        f"{match[1]} Did you mean one of the following? [{', '.join(suggestions[:_MOST])}]."
-        if suggestions
-        else match[0]
-    )
+    if not suggestions:
+        return match[0]
+    return f"{match[1]} Did you mean one of the following? [{', '.join(suggestions[:_MOST])}]."

@@ -176,11 +176,9 @@ def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: 
     def to_vector(array: pa.Array) -> pa.Array:
         lists = fixed_to_list(array, pa.list_(source.value_field)) if pa.types.is_fixed_size_list(array.type) else array
         vectors = list_to_fixed(lists, target if change is None else same_items, column)
-        return (
-            vectors
-            if change is None
-            else _rebuild_array(vectors, target, vectors.buffers()[:1], [change(vectors.values)])
-        )
+        if change is None:
+            return vectors
+        return _rebuild_array(vectors, target, vectors.buffers()[:1], [change(vectors.values)])
 
     return to_vector
 

@@ -146,10 +146,6 @@ def _gather_bits(buffers: Sequence[bytes | memoryview], count: int, places: Sequ
     return [bytes([data[place >> 3] >> (place & 7) & 1 for place in places])]
 
 
-def _encode_words(words: npt.NDArray[Any]) -> bytes:
-    return words.tobytes()
-
-
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> FixedWidthBlock:
     bits = flat_bits(encoding)
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != bits:
@@ -194,7 +190,7 @@ COMPRESSION = Compression(
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
     encode_per_value=_encode_per_value,
-    encode_words=_encode_words,
+    encode_words=np.ndarray.tobytes,
 )
 
 

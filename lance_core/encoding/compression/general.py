@@ -175,11 +175,8 @@ class Compressor:
     def __init__(self, scheme: _Scheme, level: int | None) -> None:
         self._prefix = scheme.prefix
         # pyarrow supports levels for zstd only; 0 is the default in both libraries.
-        self._codec = (
-            pa.Codec(scheme.codec, compression_level=level)
-            if level and scheme.name == "zstd"
-            else (pa.Codec(scheme.codec))
-        )
+        used_level = level if level and scheme.name == "zstd" else None
+        self._codec = pa.Codec(scheme.codec, compression_level=used_level)
 
     def __call__(self, data: Bytes) -> bytes:
         """The size and the compressed bytes of a piece."""

@@ -113,7 +113,8 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     answers = (yield list(page.buffers)) if page.buffers else []
     items: DataBlock | None = None
     if layout.HasField("inline_value"):
-        items = _inline_block(layout.inline_value)
+        value = np.frombuffer(layout.inline_value, np.uint8)
+        items = FixedWidthBlock(data=value, bits_per_value=len(value) * 8, num_values=1)
     elif has_scalar:
         items = _unpack_scalar(as_bytes(answers[0]))
     if has_levels:
@@ -150,10 +151,6 @@ def _decode_levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
         raise CorruptFileError("levels are not 16 bits wide")
     return block.data.view("<u2")[: block.num_values]
-
-
-def _inline_block(value: bytes) -> FixedWidthBlock:
-    return FixedWidthBlock(data=np.frombuffer(value, np.uint8), bits_per_value=len(value) * 8, num_values=1)
 
 
 def _unpack_scalar(data: Bytes) -> DataBlock:

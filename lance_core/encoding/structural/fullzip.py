@@ -169,11 +169,8 @@ def _zip_variable(levels: Levels, values: VariableBlock, control: npt.NDArray[np
 
 def _index(levels: Levels, starts: Counts, total: int, row_level: int) -> npt.NDArray[Any]:
     rows = starts if levels.repetition is None else starts[levels.repetition == row_level]
-    return np.append(rows, total).astype(f"<u{_index_width(total)}")
-
-
-def _index_width(total: int) -> int:
-    return next(width for width in (1, 2, 4, 8) if total < 1 << (8 * width))
+    width = next(width for width in (1, 2, 4, 8) if total < 1 << (8 * width))
+    return np.append(rows, total).astype(f"<u{width}")
 
 
 def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes | None:

@@ -185,11 +185,8 @@ def rewrite(
     fragments = [_open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version, file_prefix).run()
     new = tuple(_add_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
-    addresses = (
-        _serialize_live_addresses(fragments)
-        if source.manifest.indices and not source.manifest.uses_stable_row_ids
-        else None
-    )
+    needs_addresses = source.manifest.indices and not source.manifest.uses_stable_row_ids
+    addresses = _serialize_live_addresses(fragments) if needs_addresses else None
     metrics = CompactionMetrics(
         fragments_removed=len(records),
         fragments_added=len(new),

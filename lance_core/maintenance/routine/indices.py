@@ -63,11 +63,9 @@ def choose_due_rewrites(
     count_expected_extensions(expected, names)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
     # If the fragment reuse index has its details in a file, no fragment that an index covers can be rewritten.
-    return (
-        (tasks, [])
-        if later == tasks or _count_saved_fragments(later) < _count_saved_fragments(tasks)
-        else (later, list(names))
-    )
+    if later == tasks or _count_saved_fragments(later) < _count_saved_fragments(tasks):
+        return tasks, []
+    return later, list(names)
 
 
 def _count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:

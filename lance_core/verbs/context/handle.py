@@ -48,7 +48,7 @@ from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
+from lance_core.table.paths import DATA_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, data_key
 from lance_core.verbs.context.external_blobs import ExternalObjects
 from lance_core.verbs.context.references import Reference, TableRefs, dataset_store, dataset_uri
 
@@ -147,10 +147,7 @@ class Snapshot:
         except CorruptFileError as error:
             where = self.manifest.location.key if self.manifest.location else f"version {self.manifest.version}"
             raise CorruptFileError(f"{self.store.root}/{where}: {error}") from error
-        if file.base_id is None:
-            return self.store, key
-        base = self.manifest.base_path(file.base_id)
-        return self._base_store(file.base_id), key if base.is_dataset_root else file.path
+        return self._locate(file.base_id, key, DATA_PREFIX)
 
     def deletions(self, fragment: Fragment) -> DeletionVector | None:
         """The deleted rows of a fragment; None if there are none.
@@ -184,19 +181,11 @@ class Snapshot:
         """Store and key of the deletion file of a fragment that has one."""
         file = fragment.deletion_file
         assert file is not None
-        key = file.key(fragment.id)
-        if file.base_id is None:
-            return self.store, key
-        base = self.manifest.base_path(file.base_id)
-        return self._base_store(file.base_id), key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
+        return self._locate(file.base_id, file.key(fragment.id), DELETIONS_PREFIX)
 
     def locate_index(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
         """Store of an index segment's files, and the prefix of their keys."""
-        folder = f"{INDICES_PREFIX}{index.uuid}/"
-        if index.base_id is None:
-            return self.store, folder
-        base = self.manifest.base_path(index.base_id)
-        return self._base_store(index.base_id), folder if base.is_dataset_root else folder.removeprefix(INDICES_PREFIX)
+        return self._locate(index.base_id, f"{INDICES_PREFIX}{index.uuid}/", INDICES_PREFIX)
 
     @property
     def indices(self) -> IndexReader:
@@ -213,6 +202,13 @@ class Snapshot:
         if not self._external:
             self._external.append(ExternalObjects(self.store.root, self.manifest.base_paths, self.options))
         return self._external[0]
+
+    def _locate(self, base_id: int | None, key: str, prefix: str) -> tuple[ObjectStore, str]:
+        """The store of a file, and its key there: in a base path for files alone, keys have no prefix."""
+        if base_id is None:
+            return self.store, key
+        is_root = self.manifest.base_path(base_id).is_dataset_root
+        return self._base_store(base_id), key if is_root else key.removeprefix(prefix)
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:

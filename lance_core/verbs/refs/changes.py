@@ -206,11 +206,9 @@ def describe_changes_left_behind(branch: Branch) -> tuple[str, ...]:
         if old.get(key) != new.get(key) and not (what == "configuration" and is_of_commits(key))
     ]
     names = (before.schema.names, after.schema.names)
-    return (
-        (*changes, "the order of columns")
-        if names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-        else tuple(changes)
-    )
+    if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
+        changes.append("the order of columns")
+    return tuple(changes)
 
 
 def _read_indices(manifest: Manifest) -> dict[str, object]:

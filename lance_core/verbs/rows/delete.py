@@ -15,7 +15,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.rows.removal import each_matching, remove_rows
-from lance_core.verbs.scan.conditions import predicate_string, to_condition
+from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.projection import described_columns
 
 
@@ -56,7 +56,7 @@ def delete_rows(
             operation = Delete(
                 updated_fragments=removal.updated_fragments,
                 deleted_fragment_ids=removal.removed_fragment_ids,
-                predicate=predicate_string(predicate) if is_recorded else "",
+                predicate=str(predicate) if is_recorded else "",
             )
             manifest = files.commit(operation, removal.affected_rows, properties)
         return manifest, removal.num_rows

@@ -203,7 +203,9 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
         raise InvalidInputError(
             f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
         )
-    checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_make_nullable(f) for f in fitted.fields))
+    checked = fitted
+    if not clauses.writes_rows:
+        checked = replace(fitted, fields=tuple(replace(field, nullable=True) for field in fitted.fields))
     target = schema_to_arrow(checked)
     is_alike = source_schema.equals(target, check_metadata=True)
     rows = source if is_alike else source.converted(target, lambda table: conform(table, checked))
@@ -247,10 +249,6 @@ def join_columns(on: str | Sequence[str] | None, schema: Schema) -> tuple[str, .
             "in the dataset schema"
         )
     return columns
-
-
-def _make_nullable(field: Field) -> Field:
-    return replace(field, nullable=True)
 
 
 def _why_not_by_columns(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> str | None:
@@ -365,16 +363,13 @@ def _convert_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Chu
             new_values = [_cast(value, kind) for value in column]
     missing = column.is_null().to_numpy()
     exact = np.array([value is not None for value in new_values], np.bool_) | missing
-    return pa.chunked_array([pa.array([_as_python(value) for value in new_values], kind)]), exact
+    new_values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in new_values]
+    return pa.chunked_array([pa.array(new_values, kind)]), exact
 
 
 def _is_mixed(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether one type is an integer and the other a float or a decimal."""
     return pa.types.is_integer(left) != pa.types.is_integer(right) and any(is_one(left) for is_one in _KINDS[0])
-
-
-def _as_python(value: Any) -> Any:
-    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:

@@ -7,7 +7,7 @@ files, with values for all rows of each fragment with matching rows, replace the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NoReturn
@@ -117,7 +117,9 @@ def _rewrite_rows(
         removed_fragment_ids=removal.removed_fragment_ids,
         updated_fragments=removal.updated_fragments,
         new_fragments=fragments,
-        fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, values)),
+        fields_for_preserving_frag_bitmap=tuple(
+            node.id for name in values for node, _ in base.manifest.schema.column(name).walk()
+        ),
     )
     return operation, removal.affected_rows
 
@@ -149,11 +151,6 @@ def _rewrite_columns(
         update_mode=UpdateMode.REWRITE_COLUMNS,
         updated_fragment_offset_bitmaps=changed if base.manifest.uses_stable_row_ids else {},
     )
-
-
-def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:
-    for name in updates:
-        yield from (node.id for node, _ in manifest.schema.column(name).walk())
 
 
 def _is_stored_json(value: str | pc.Expression, columns: pa.Schema) -> bool:

@@ -125,7 +125,9 @@ def _read_column(source: Snapshot, file: Place | None, entries: Any, field: Fiel
         return pa.array(_read_payloads(source, file, rows), pa.large_binary()).cast(kind)
     names = [child.name for child in field.children]
     by_reference = [
-        row is not None and row["kind"] == BlobKind.EXTERNAL and _can_hold_reference(row, names) for row in rows
+        # A struct without the children of a range of bytes holds the payload.
+        row is not None and row["kind"] == BlobKind.EXTERNAL and (not row["size"] or "size" in names)
+        for row in rows
     ]
     data = _read_payloads(source, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
     values = [
@@ -134,11 +136,6 @@ def _read_column(source: Snapshot, file: Place | None, entries: Any, field: Fiel
     ]
     storage = pa.array(values, storage_type(kind))
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
-
-
-def _can_hold_reference(row: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a struct with these children can hold a reference to an external blob; otherwise it holds the payload."""
-    return not row["size"] or "size" in names
 
 
 def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

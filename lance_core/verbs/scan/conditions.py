@@ -53,11 +53,6 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
     return condition
 
 
-def predicate_string(value: str | pc.Expression) -> str:
-    """The predicate as a string, for the transaction."""
-    return value if isinstance(value, str) else str(value)
-
-
 def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
     """Compute columns, in the order of `expressions`.
 

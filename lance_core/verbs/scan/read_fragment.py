@@ -74,11 +74,9 @@ def with_row_counts(source: Snapshot, fragment: Fragment) -> Fragment:
 def with_all_row_counts(source: Snapshot) -> FragmentList:
     """All fragments of a version with their rows and deletions; see `with_row_counts`."""
     fragments = source.manifest.fragments
-    return (
-        fragments
-        if None not in fragments.live_counts()
-        else FragmentList.of(with_row_counts(source, fragment) for fragment in fragments)
-    )
+    if None not in fragments.live_counts():
+        return fragments
+    return FragmentList.of(with_row_counts(source, fragment) for fragment in fragments)
 
 
 def count_live_each(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:

@@ -268,7 +268,7 @@ class LanceScanner:
         options = self._options
         dataset = options.dataset or self._source.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
-        tops = {_top(dataset, path) for path in paths}
+        tops = {path if path in dataset.names else dataset.project([path]).fields[0].name for path in paths}
         keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
         narrow = replace(
             options,
@@ -411,8 +411,3 @@ def _combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of several batches as one; dictionaries that do not fit together are an error that names the column."""
     rows = pa.Table.from_batches(batches)
     return combine_chunks(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)
-
-
-def _top(schema: Schema, path: str) -> str:
-    """The name of the top-level column of a path."""
-    return path if path in schema.names else schema.project([path]).fields[0].name

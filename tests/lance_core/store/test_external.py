@@ -125,7 +125,7 @@ def test_the_highest_row_stays_and_no_number_is_given_twice(sqlite_store):
         manifest = done.manifest
     for version in (1, 2, 3):
         sqlite_store.delete(manifest_key(version))
-    table = sqlite_store._table
+    table = sqlite_store.table
     assert [table.get(version) is not None for version in (1, 2, 3)] == [False, False, True]
     assert not table.add(2, manifest_key(2), 1)
     for version in (1, 2, 3):
@@ -176,7 +176,7 @@ def test_pylance_finishes_our_commit(dynamodb, monkeypatch):
         raise StoreError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store._table), "finalize", no_update)
+        patch.setattr(type(store.table), "finalize", no_update)
         commit(store, appending(1))
     assert lance.dataset(uri, storage_options=options).version == 2
     assert not [found.key for found in store._store.list("_versions/") if ".manifest-" in found.key]

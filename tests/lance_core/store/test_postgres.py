@@ -125,7 +125,7 @@ def test_the_password_shows_nowhere(postgres, database, options, caplog, tmp_pat
     caplog.set_level(logging.DEBUG)
     uri = str(tmp_path / "t")
     lance_core.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
-    shown = [repr(open_store(uri, options)), repr(open_store(uri, options)._table), caplog.text]
+    shown = [repr(open_store(uri, options)), repr(open_store(uri, options).table), caplog.text]
     rejected = [
         postgres.uri(database) + "?application_name=x&unheard=of",
         postgres.uri(database).replace("tester", "nobody"),
@@ -154,7 +154,7 @@ def test_the_driver_is_imported_when_it_is_needed():
 def test_the_option_selects_the_database():
     store = open_store("memory://x/t", {"manifest_store": "postgresql://u:secret@h:1/d?sslmode=require"})
     assert isinstance(store, ExternallyCommittedStore)
-    assert repr(store._table) == "PostgresTable('PostgreSQL at h:1/d', 'memory://x/t')"
+    assert repr(store.table) == "PostgresTable('PostgreSQL at h:1/d', 'memory://x/t')"
     for bad in ("mysql://h/d", "/path", "postgresql://u:secret@h/d?unheard=of"):
         with pytest.raises(InvalidInputError) as caught:
             open_store("memory://x", {"manifest_store": bad})
