@@ -152,12 +152,13 @@ def dagster_site(
         **dict(env),
     }
     with contextlib.ExitStack() as stack:
+        # First, as it makes the tables of the storages: servers that start at once do so at once, and one fails.
+        instance = stack.enter_context(dg.DagsterInstance.from_config(str(home)))
         port = stack.enter_context(processes.held_port())
         server_command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", port, "-f", definitions]
         server = stack.enter_context(processes.running(server_command, env=environment, log=folder / "webserver.log"))
         if daemon:
             daemon_command = [sys.executable, "-m", "dagster._daemon", "run", "-f", definitions]
             stack.enter_context(processes.running(daemon_command, env=environment, log=folder / "daemon.log"))
-        instance = stack.enter_context(dg.DagsterInstance.from_config(str(home)))
         wait_for(f"http://127.0.0.1:{port}/server_info", server)
         yield kind(f"http://127.0.0.1:{port}", instance, lake, folder, environment)
