@@ -6,6 +6,7 @@ import dagster as dg
 
 from tests.machines.dagster_life import judging
 from tests.machines.dagster_life.actions import begin, draw_partitions, draw_script, draw_tags, re_executable
+from tests.machines.dagster_life.stage import Script
 from tests.machines.dagster_life.world import World
 
 EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
@@ -134,6 +135,25 @@ def promote(world: World, rng: random.Random) -> str | None:
     return f"{done}{''.join(said)}"
 
 
+def read_again(world: World, rng: random.Random) -> str | None:
+    """A run that reads main on its branch fails, a writer whose clock is behind commits to main, the run goes on."""
+    if world.config.policy != "from_tag" or any(actor.at is not None for actor in world.actors.values()):
+        return None
+    said, runs = [], []
+    for asset, tags, clock_s in ((TOTALS, {"lance/branch": "auto"}, 0), (EVENTS, {}, -90)):
+        run_id = world.stage.request(asset_selection=[asset], tags=tags | world.scope(draw_partitions(world, rng)))
+        run = world.adopt(run_id)
+        script = Script(says={"totals": {"fail": "before"}}, clock_s=clock_s)
+        runs.append(run)
+        said.append(
+            f"run {run.number} of {run.steps} {run.partitions} on {run.branch or 'main'}: {begin(world, run_id, script)}"
+        )
+    if runs[0] in re_executable(world):
+        again = world.adopt(world.stage.re_execute(runs[0].run_id, "ALL_STEPS"))
+        said.append(f"re-execute run {runs[0].number}: {begin(world, again.run_id, Script())}")
+    return "; ".join(said)
+
+
 def write_again(world: World, rng: random.Random, branch: str) -> str | None:
     """Re-execute a run that wrote to a branch, to its end."""
     runs = [run for run in re_executable(world) if run.branch == branch and "events" in run.steps]
@@ -192,6 +212,7 @@ BRANCH_ACTIONS = {
     re_execute_backfill: 2,
     check_alone: 4,
     promote: 6,
+    read_again: 2,
     discard: 1,
     sensor: 4,
 }

@@ -149,6 +149,8 @@ class Write:
     read_rows: Counter = field(default_factory=Counter)
     seen_events: dict[str | None, int] = field(default_factory=dict)
     began: int = 0
+    ended: frozenset[int] = frozenset()
+    """The runs that had succeeded as the write began; of others it replaces the rows, though they may go on."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -265,7 +267,7 @@ class Model:
             for commit in self.attempts(write)
             if not commit.is_undone
             and commit.order < write.order
-            and (commit.run is write.run or commit.run.state != "succeeded")
+            and (commit.run is write.run or commit.run.number not in write.ended)
         ]
 
     def outcome(self, write: Write) -> str:

@@ -381,6 +381,7 @@ class World(contextlib.AbstractContextManager):
         if not self.lacks_partition(write):  # it is rejected before a branch begins
             self.model.fork(write.asset, write.run.branch)
         write.began = self.model.now
+        write.ended = frozenset(run.number for run in self.model.runs.values() if run.state == "succeeded")
 
     def lacks_partition(self, write: Write) -> bool:
         return self.config.partitioned and write.partitions is None

@@ -492,7 +492,7 @@ class Machine(References):
         return any(table.name in other.clones for other in self.tables.values())
 
     STEPS: ClassVar = {
-        "write": 12, "overwrite": 1, "restore": 1, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
+        "write": 12, "overwrite": 1, "restore": 2, "tag": 2, "branch": 2, "discard": 1, "promote": 2, "clone": 2, "drop": 1,
         "create": 1, "clean_up": 3, "hold": 1, "pass_time": 2, "damage": 1, "erase": 2, "tear_version": 1, "maintain": 2,
         "commit_by_hand": 1, "tear_reference": 1, "lose_reference": 1, "full_disk": 1, "slow_write": 1,
     }  # fmt: skip

@@ -78,7 +78,8 @@ class References(Lake):
         table = self.table()
         branch, library = self.line(table), self.library()
         line = table.lines[branch]
-        version = self.random.choice(list(line.versions))
+        older = [number for number in line.versions if number != line.latest]
+        version = self.random.choice(older or [line.latest])
         rows = line.versions[version]
         fault = self.fault_beside_a_cleanup(library, table, branch)
         self.log(f"{library} restores {table.name}@{branch or 'main'} version {version}{fault}")
