@@ -71,6 +71,14 @@ def group_by_fragment(addresses: U64Array) -> Iterator[tuple[int, npt.NDArray[np
         yield int(owners[start]), offsets[start:stop]
 
 
+def find_positions(ascending: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The position of each value in an ascending array; -1 for a value that it lacks."""
+    if not len(ascending):
+        return np.full(len(values), -1, np.int64)
+    positions = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[positions] == values, positions, -1)
+
+
 def bitmaps_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, BitMap]:
     """The row offsets of addresses in any order, as a bitmap for each fragment."""
     unsigned = addresses.astype(np.uint64, copy=False)

@@ -30,7 +30,7 @@ from lance_core.errors import CorruptFileError, LanceError, RetryableConflictErr
 from lance_core.file import DataFileReader
 from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
 from lance_core.store import BytesLike, ObjectStore, open_base, remove_leftovers
-from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
+from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment, data_files
 from lance_core.table.index import without_fragments, without_replaced
@@ -165,10 +165,7 @@ def _merged(
         )
     # A merged vector is written as a bitmap at any size, which distinguishes it from a new vector.
     union = deleted | affected
-    data, file_type = union.to_bytes(DeletionFileType.BITMAP)
-    file = DeletionFile(
-        file_type=file_type, read_version=latest.version, id=new_deletion_file_id(), num_deleted_rows=len(union)
-    )
+    file, data = union.to_file(latest.version, DeletionFileType.BITMAP)
     store.put(file.key(fragment.id), data)
     return replace(fragment, deletion_file=file), file.key(fragment.id)
 

@@ -173,6 +173,19 @@ class DeletionVector:
             writer.write_batch(batch)
         return sink.getvalue().to_pybytes(), file_type
 
+    def to_file(self, read_version: int, file_type: DeletionFileType | None = None) -> tuple[DeletionFile, bytes]:
+        """The record of a new deletion file, and its bytes.
+
+        Args:
+            read_version: The version whose rows are deleted.
+            file_type: The form; None lets the number of rows decide.
+        """
+        data, form = self.to_bytes(file_type)
+        record = DeletionFile(
+            file_type=form, read_version=read_version, id=new_deletion_file_id(), num_deleted_rows=len(self)
+        )
+        return record, data
+
     @classmethod
     def from_bytes(
         cls, data: bytes | memoryview, file_type: DeletionFileType, *, num_rows: int = 0, num_deleted: int = 0

@@ -487,6 +487,12 @@ class FragmentList(Sequence[Fragment]):
         position = self._find_position(fragment_id)
         return None if position is None else self[position]
 
+    def by_id(self, fragment_id: int) -> Fragment:
+        """Return the fragment of an id that the list has."""
+        fragment = self.get(fragment_id)
+        assert fragment is not None
+        return fragment
+
     def _find_position(self, fragment_id: int) -> int | None:
         if self._positions is None:
             self._positions = {existing_id: position for position, existing_id in enumerate(self.ids)}

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from lance_core._proto import rowids_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
+from lance_core.row_addresses import find_positions
 from lance_core.table.fragment import Fragment
 
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -211,11 +212,9 @@ def find_created_versions(row_ids: U64Array, origins: Sequence[Fragment], defaul
         known_versions.append(versions[:length])
     ids, versions = _concatenate(known_ids), _concatenate(known_versions)
     result = np.full(len(row_ids), default, np.uint64)
-    if len(ids):
-        order = np.argsort(ids, kind="stable")
-        positions = np.minimum(np.searchsorted(ids[order], row_ids), len(ids) - 1)
-        has_origin = ids[order][positions] == row_ids
-        result[has_origin] = versions[order][positions][has_origin]
+    order = np.argsort(ids, kind="stable")
+    positions = find_positions(ids[order], row_ids)
+    result[positions >= 0] = versions[order][positions[positions >= 0]]
     return result
 
 

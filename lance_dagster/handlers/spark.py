@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import dagster as dg
 import pyarrow as pa
 
+import pyspark_lance
 from lance_core import WriteResult
 from lance_core.errors import DatasetExistsError, SchemaError, UnsupportedError
 from lance_dagster.handlers import columns as column_writes
@@ -23,7 +24,10 @@ from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.lazy import functions
 from pyspark_lance.types.column_names import quoted
+from pyspark_lance.writing.options import WriteArguments
+from pyspark_lance.writing.write import write_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,9 +118,6 @@ class SparkHandler(LanceTypeHandler):
         return replace(done, rows_inserted=done.rows_written, rows_updated=0, rows_deleted=0)
 
     def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
-        from pyspark_lance.writing.options import WriteArguments  # noqa: PLC0415 - optional
-        from pyspark_lance.writing.write import write_with  # noqa: PLC0415 - optional
-
         assert request.mode != "merge"
         assert request.mode != "columns"
         vectors = {} if request.existing is not None else _known_vectors(value, request)
@@ -141,8 +142,6 @@ class SparkHandler(LanceTypeHandler):
 
     def load(self, request: ReadRequest) -> Any:
         """A lazy frame over the pinned version."""
-        import pyspark_lance  # noqa: PLC0415 - optional
-
         if request.changes is not None:
             return _read_changes(request)
 
@@ -158,8 +157,6 @@ class SparkHandler(LanceTypeHandler):
 
     def split_changes(self, value: DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
         """The changed rows and the deleted keys as frames; a row of an unknown kind fails the job that writes."""
-        from pyspark.sql import functions
-
         merging.check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
         kind = functions.col(CHANGE_TYPE)
         message = functions.concat(
@@ -179,8 +176,6 @@ class SparkHandler(LanceTypeHandler):
 
 def _read_changes(request: ReadRequest) -> DataFrame:
     """A lazy frame of the changes up to the pinned version."""
-    import pyspark_lance  # noqa: PLC0415 - optional
-
     assert request.changes is not None
     frames = [
         pyspark_lance.read_changes(
@@ -205,8 +200,6 @@ def _read_changes(request: ReadRequest) -> DataFrame:
 
 def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     """Set columns of rows; the executors write the data files."""
-    import pyspark_lance  # noqa: PLC0415 - optional
-
     existing, output = request.existing, request.output
     assert existing is not None
     key = column_writes.choose_matching_columns(value.columns, output.row_key)
@@ -241,10 +234,6 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
 
 def _drop_deleted_rows(value: DataFrame, key: Sequence[str], request: WriteRequest) -> tuple[DataFrame, int]:
     """The rows without those that were deleted since the version that the step has read, and how many these are."""
-    from pyspark.sql import functions
-
-    import pyspark_lance  # noqa: PLC0415 - optional
-
     if not column_writes.may_lack_rows(key, request):
         return value, 0
     assert request.read is not None
@@ -275,8 +264,6 @@ def _add_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame
     lacking = [name for name in owners(existing.schema) if name not in value.columns]
     if not lacking:
         return value
-    from pyspark.sql import functions
-
     kinds = _empty_frame(pa.schema([existing.schema.field(name) for name in lacking]), value.sparkSession).schema
     return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in kinds})
 
@@ -317,8 +304,6 @@ def add_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
 
     The values of these columns are dropped: they are all null, or the frame has no rows.
     """
-    from pyspark.sql import functions
-
     names = [name for name in schema.names if name in value.columns]
     if not names:
         return value
@@ -350,8 +335,6 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
     The rows are collected into this process only if rows that are only in the table may be deleted from partitions.
     """
-    import pyspark_lance  # noqa: PLC0415 - optional
-
     output, slices = request.output, request.slices
     is_empty = output.empty_output != "write" and value.isEmpty()
     if is_empty and (request.deletes is None or request.deletes.isEmpty()) and skips_empty(0, request):
@@ -390,8 +373,6 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
 def _select_inserted_rows(value: DataFrame, output: OutputSettings) -> DataFrame:
     """The rows that a merge inserts into a table without rows."""
-    import pyspark_lance  # noqa: PLC0415 - optional
-
     if output.merge_clauses is None:
         return value
     clauses = pyspark_lance.parse_merge_clauses(output.merge_clauses)
@@ -431,8 +412,6 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
 
     Keys are compared as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
     """
-    from pyspark.sql import functions
-
     merging.check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
     check_keys_of("lance/merge_on", map(SparkHandler().arrow_schema(value).field, key))
     keys = [functions.col(quoted(name)) for name in key]

@@ -44,6 +44,8 @@ _LONGEST_WAIT: Final = timedelta(days=1)
 _LEFT: Final = frozenset({"put off", "partly done", "skipped"})
 """The outcomes that a run reports for tables that it did not finish."""
 _WORK: Final = frozenset({"done", "partly done"})
+_Need = tuple[int, str, list[str]]
+"""The version of a table that needs maintenance, its identity, and the reasons."""
 
 
 @dataclass(slots=True)
@@ -158,18 +160,19 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         tables_root = table_root(getattr(context.resources, io_manager_key))
         states = _read(context.cursor)
-        _resolve_requests(context, job, states, silent_after)
+        tick = _Tick(context=context, job=job, root=tables_root, states=states, silent_after=silent_after)
+        tick.resolve_requests()
         targets = choose_targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
         policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
         busy = {name for run in running if not run.is_silent for name in run.tables or policies}
         waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
         left_alone = {name for name, table_policy in policies.items() if table_policy is None}
-        available_targets = [target for target in targets if target.ref.name not in busy | waits | left_alone]
-        recorded_so = partial(is_left_alone, policy=chosen, lake=lake)
-        due, unread = _due(context, tables_root, available_targets, policies, states, recorded_so)
-        _log(context, due, [run for run in running if run.is_silent], silent_after)
-        requests = [_request(due, states)] if due else []
+        pairs = [(target, policies[target.ref.name]) for target in targets if target.ref.name not in busy | waits]
+        available_targets = [(target, table_policy) for target, table_policy in pairs if table_policy is not None]
+        due, unread = tick.find_due(available_targets, partial(is_left_alone, policy=chosen, lake=lake))
+        tick.log(due, [run for run in running if run.is_silent])
+        requests = [tick.request(due)] if due else []
         reason = None if due else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread)
         cursor = _format_cursor(states)
         if reason is not None and cursor == (context.cursor or "{}"):
@@ -197,40 +200,123 @@ def _check_job(
         )
 
 
-def _due(
-    context: dg.SensorEvaluationContext,
-    root: TableRoot,
-    targets: Sequence[MaintenanceTarget],
-    policies: Mapping[str, LanceMaintenancePolicy | None],
-    states: dict[str, _TableRequest],
-    recorded_so: Callable[..., bool],
-) -> tuple[dict[str, tuple[int, str, list[str]]], set[str]]:
-    """The tables that need maintenance, by version, identity and reasons; and the tables that cannot be read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tick:
+    """One evaluation of the sensor.
 
-    Args:
-        context: The context of the tick.
+    Attributes:
+        context: Its context.
+        job: The job that maintains the tables.
         root: The root of the IO manager.
-        targets: The tables to check.
-        policies: The policies of the tables, by name.
-        states: The records of the cursor, by name.
-        recorded_so: Returns whether the owner of a table, whose definition is unknown here, has excluded the table.
+        states: The records of the cursor, by table; the methods change them.
+        silent_after: The time without an event after which an open run counts as killed.
     """
-    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
 
-    due, unread = {}, set[str]()
-    for target in targets:
-        name, policy = target.ref.name, policies[target.ref.name]
-        if policy is None:
-            continue
-        try:
-            need = _needs(context, root, target, policy, states.get(name, _TableRequest()), recorded_so)
-        except (LanceError, OSError) as error:  # must not stop the check of the others
-            context.log.warning("%s cannot be read: %s", name, error)
-            unread.add(name)
-            continue
-        if need is not None:
-            due[name] = need
-    return due, unread
+    context: dg.SensorEvaluationContext
+    job: dg.JobDefinition
+    root: TableRoot
+    states: dict[str, _TableRequest]
+    silent_after: timedelta
+
+    def resolve_requests(self) -> None:
+        """Look up the outcomes of the requested runs, and record them."""
+        ends: dict[str, tuple[dg.DagsterRunStatus | None, float, dict[str, str]]] = {}
+        for name, state in self.states.items():
+            if state.request is None:
+                continue
+            if state.request not in ends:
+                ends[state.request] = self._find_end(state.request)
+            status, when, kinds = ends[state.request]
+            if status is not None:
+                state.settle(status, when, kinds.get(name), has_work=bool(_WORK & set(kinds.values())))
+
+    def _find_end(self, request: str) -> tuple[dg.DagsterRunStatus | None, float, dict[str, str]]:
+        """The status with which the run of a request ended, when it ended, and the outcomes that it reported by table.
+
+        The status is None if the run has not ended, or if Dagster has no record of it.
+        """
+        instance = self.context.instance
+        runs_of_request = dg.RunsFilter(job_name=self.job.name, tags={REQUEST_TAG: request})
+        for record in instance.get_run_records(filters=runs_of_request, limit=1):
+            run = record.dagster_run
+            if run.is_finished:
+                when = record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
+                return run.status, when, _kinds(instance, run.run_id)
+            if is_silent(instance, record, self.silent_after):
+                return dg.DagsterRunStatus.FAILURE, 0.0, _kinds(instance, run.run_id)
+        return None, 0.0, {}
+
+    def find_due(
+        self, targets: Sequence[tuple[MaintenanceTarget, LanceMaintenancePolicy]], is_excluded: Callable[..., bool]
+    ) -> tuple[dict[str, _Need], set[str]]:
+        """The tables that need maintenance, and those that cannot be read.
+
+        Args:
+            targets: The tables to check, with their policies.
+            is_excluded: Returns whether the owner of a table, whose definition is unknown here, has excluded the table.
+        """
+        from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+
+        due, unread = {}, set[str]()
+        for target, policy in targets:
+            name = target.ref.name
+            try:
+                need = self._find_need(target, policy, is_excluded)
+            except (LanceError, OSError) as error:  # must not stop the check of the others
+                self.context.log.warning("%s cannot be read: %s", name, error)
+                unread.add(name)
+                continue
+            if need is not None:
+                due[name] = need
+        return due, unread
+
+    def _find_need(
+        self, target: MaintenanceTarget, policy: LanceMaintenancePolicy, is_excluded: Callable[..., bool]
+    ) -> _Need | None:
+        """Why a table needs maintenance; None if it needs none."""
+        from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
+
+        state, branch = self.states.get(target.ref.name, _TableRequest()), self.root.branch_of_job(self.context)
+        if target.table is not None and branch is None and _is_requested(state, target.table.latest):
+            return None
+        dataset = target.open(self.root, branch)
+        if dataset is None or _is_requested(state, dataset.version):
+            return None
+        core_policy = policy.to_core()
+        health = measure(dataset, core_policy, count_versions=False)
+        since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
+        problems = health.problems(core_policy, versions=since, indices=False)
+        if state.failures or state.left:
+            problems.append("the last run did not finish the table")
+        if not problems or (not target.is_defined and is_excluded(self.context, dataset, target)):
+            return None
+        return health.version, dataset.identity, problems
+
+    def log(self, due: Mapping[str, _Need], silent: Sequence[OpenRun]) -> None:
+        """Log why tables are due, and for which open runs they do not wait."""
+        for asset, (_, _, problems) in due.items():
+            self.context.log.info("%s: %s", asset, "; ".join(problems))
+            for run in silent:
+                if run.tables and asset not in run.tables:
+                    continue
+                self.context.log.warning(
+                    "%s: the open run %s has logged nothing for %s, so that its process seems to have ended; the table "
+                    "no longer waits for it. Terminate the run in the UI",
+                    asset, run.run_id, self.silent_after,
+                )  # fmt: skip
+
+    def request(self, due: Mapping[str, _Need]) -> dg.RunRequest:
+        """The one request for all tables that are due, which their records keep."""
+        names = sorted(due)
+        known_states = {name: self.states.get(name, _TableRequest()) for name in names}
+        # A table that was dropped and made again has the versions of the first one, but other identities.
+        seen = [[name, *due[name][:2], known_states[name].failures, known_states[name].left] for name in names]
+        key = sha256(json.dumps(seen).encode()).hexdigest()
+        for name in names:
+            state = self.states.setdefault(name, _TableRequest())
+            state.asked, state.request = due[name][0], key
+        tags = {TABLES_KEY: json.dumps(names), REQUEST_TAG: key}
+        return dg.RunRequest(run_key=key, run_config=config_for(names), tags=tags)
 
 
 def _reason(names: Sequence[str], *, left_alone: set[str], busy: set[str], waits: set[str], unread: set[str]) -> str:
@@ -247,25 +333,6 @@ def _reason(names: Sequence[str], *, left_alone: set[str], busy: set[str], waits
     return f"none of {len(looked_at):,} tables needs maintenance{rest}"
 
 
-def _log(
-    context: dg.SensorEvaluationContext,
-    due: dict[str, tuple[int, str, list[str]]],
-    silent: Sequence[OpenRun],
-    silent_after: timedelta,
-) -> None:
-    """Log why tables are due, and for which open runs they do not wait."""
-    for asset, (_, _, problems) in due.items():
-        context.log.info("%s: %s", asset, "; ".join(problems))
-        for run in silent:
-            if run.tables and asset not in run.tables:
-                continue
-            context.log.warning(
-                "%s: the open run %s has logged nothing for %s, so that its process seems to have ended; the table no "
-                "longer waits for it. Terminate the run in the UI",
-                asset, run.run_id, silent_after,
-            )  # fmt: skip
-
-
 def _read(cursor: str | None) -> dict[str, _TableRequest]:
     """The records of the cursor; a cursor of an earlier release has the requested version in place of each record."""
     records: dict[str, Any] = json.loads(cursor) if cursor else {}
@@ -280,56 +347,6 @@ def _format_cursor(states: dict[str, _TableRequest]) -> str:
     return json.dumps(records)
 
 
-def _request(due: dict[str, tuple[int, str, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
-    """The one request for all tables that are due, which their records keep."""
-    names = sorted(due)
-    known_states = {name: states.get(name, _TableRequest()) for name in names}
-    # A table that was dropped and made again has the versions of the first one, but other identities.
-    seen = [[name, *due[name][:2], known_states[name].failures, known_states[name].left] for name in names]
-    key = sha256(json.dumps(seen).encode()).hexdigest()
-    for name in names:
-        state = states.setdefault(name, _TableRequest())
-        state.asked, state.request = due[name][0], key
-    tags = {TABLES_KEY: json.dumps(names), REQUEST_TAG: key}
-    return dg.RunRequest(run_key=key, run_config=config_for(names), tags=tags)
-
-
-def _resolve_requests(
-    context: dg.SensorEvaluationContext,
-    job: dg.JobDefinition,
-    states: dict[str, _TableRequest],
-    silent_after: timedelta,
-) -> None:
-    """Look up the outcomes of the requested runs, and record them."""
-    ends: dict[str, tuple[dg.DagsterRunStatus | None, float, dict[str, str]]] = {}
-    for name, state in states.items():
-        if state.request is None:
-            continue
-        if state.request not in ends:
-            ends[state.request] = _end(context.instance, job, state.request, silent_after)
-        status, when, kinds = ends[state.request]
-        if status is not None:
-            state.settle(status, when, kinds.get(name), has_work=bool(_WORK & set(kinds.values())))
-
-
-def _end(
-    instance: dg.DagsterInstance, job: dg.JobDefinition, request: str, silent_after: timedelta
-) -> tuple[dg.DagsterRunStatus | None, float, dict[str, str]]:
-    """The status with which the run of a request ended, when it ended, and the outcomes that it reported by table.
-
-    The status is None if the run has not ended, or if Dagster has no record of it.
-    """
-    runs_of_request = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
-    for record in instance.get_run_records(filters=runs_of_request, limit=1):
-        run = record.dagster_run
-        if run.is_finished:
-            when = record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
-            return run.status, when, _kinds(instance, run.run_id)
-        if is_silent(instance, record, silent_after):
-            return dg.DagsterRunStatus.FAILURE, 0.0, _kinds(instance, run.run_id)
-    return None, 0.0, {}
-
-
 def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     """The outcomes that a run reported in observations, by table."""
     observed = find_observations(instance, run_id)
@@ -338,34 +355,6 @@ def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
         for name, observation in observed.items()
         if MAINTENANCE_KEY in observation.metadata
     }
-
-
-def _needs(
-    context: dg.SensorEvaluationContext,
-    root: TableRoot,
-    target: MaintenanceTarget,
-    policy: LanceMaintenancePolicy,
-    state: _TableRequest,
-    recorded_so: Callable[..., bool],
-) -> tuple[int, str, list[str]] | None:
-    """The version of a table that needs maintenance, its identity and the reasons; None if it needs none."""
-    from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
-
-    branch = root.branch_of_job(context)
-    if target.table is not None and branch is None and _is_requested(state, target.table.latest):
-        return None
-    dataset = target.open(root, branch)
-    if dataset is None or _is_requested(state, dataset.version):
-        return None
-    core_policy = policy.to_core()
-    health = measure(dataset, core_policy, count_versions=False)
-    since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
-    problems = health.problems(core_policy, versions=since, indices=False)
-    if state.failures or state.left:
-        problems.append("the last run did not finish the table")
-    if not problems or (not target.is_defined and recorded_so(context, dataset, target)):
-        return None
-    return health.version, dataset.identity, problems
 
 
 def _is_requested(state: _TableRequest, version: int | None) -> bool:

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
-from lance_core.row_addresses import bitmap_of, group_by_fragment, make_row_addresses, offsets_of
+from lance_core.row_addresses import bitmap_of, find_positions, group_by_fragment, make_row_addresses, offsets_of
 
 RowSet: TypeAlias = Mapping[int, BitMap]
 """Lower halves by upper half."""
@@ -134,7 +134,5 @@ def _locate_ids(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
         first, last = np.searchsorted(listed_ids, (ids.min(), ids.max() + np.uint64(1))) if len(ids) else (0, 0)
         if first == last:
             continue
-        fragment_ids = listed_ids[first:last]
-        at = np.minimum(np.searchsorted(fragment_ids, ids), len(fragment_ids) - 1)
-        rows_by_place[place] = bitmap_of(np.flatnonzero(fragment_ids[at] == ids))
+        rows_by_place[place] = bitmap_of(np.flatnonzero(find_positions(listed_ids[first:last], ids) >= 0))
     return rows_by_place

@@ -124,11 +124,7 @@ def retype_columns(
     """
     changes = [
         _Alteration(
-            path=path,
-            old=_find_field(source.manifest.schema, path),
-            name=None,
-            nullable=None,
-            cast=field_from_arrow(pa.field(path, kind)),
+            path=path, old=_find_field(source.manifest.schema, path), cast=field_from_arrow(pa.field(path, kind))
         )
         for path, kind in types.items()
     ]
@@ -152,8 +148,8 @@ class _Alteration:
 
     path: str
     old: Field
-    name: str | None
-    nullable: bool | None
+    name: str | None = None
+    nullable: bool | None = None
     cast: Field | None
 
     def apply(self, field: Field) -> Field:

@@ -272,8 +272,7 @@ def rows_of_fragment(
         names: Names of columns, row columns included.
         columns: The form of blobs and the size of batches.
     """
-    fragment = source.manifest.fragments.get(fragment_id)
-    assert fragment is not None
+    fragment = source.manifest.fragments.by_id(fragment_id)
     size = columns.batch_size or _BATCH_ROWS
     options = scan_options(source.manifest, list(names), blob_handling=columns.blob_handling, batch_size=size)
     projection, schema = options.result, options.result_schema

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.errors import CorruptFileError
-from lance_core.row_addresses import bitmaps_by_fragment, fragment_ids_of, make_row_addresses
+from lance_core.row_addresses import bitmaps_by_fragment, find_positions, fragment_ids_of, make_row_addresses
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_row_ids_of, decode_versions
 from lance_core.threads import ThreadPool
@@ -66,13 +66,6 @@ class RowSide:
     addresses: U64Array
     updated: U64Array
 
-    def partners(self, other: RowSide) -> npt.NDArray[np.int64]:
-        """For each row, the position of the row with the same id on the other side; -1 for none."""
-        if not len(other.ids):
-            return np.full(len(self.ids), -1, np.int64)
-        at = np.minimum(np.searchsorted(other.ids, self.ids), len(other.ids) - 1)
-        return np.where(other.ids[at] == self.ids, at, -1)
-
 
 def row_differences(
     begin: Snapshot | None, end: Snapshot, history: BranchHistory, renewed: Sequence[int] = ()
@@ -99,7 +92,7 @@ def row_differences(
         ids = moves.ids
     before = row_side(begin, None if renewed else end, ids) if begin is not None else _build_side(end, (), ids)
     after = row_side(end, None if renewed else begin, ids)
-    partners, lost = after.partners(before), before.partners(after) < 0
+    partners, lost = find_positions(before.ids, after.ids), find_positions(after.ids, before.ids) < 0
     changed = partners >= 0
     if stable and begin is not None and len(before.ids):
         is_renewed = np.isin(fragment_ids_of(after.addresses), [*renewed, *_find_replaced_files(begin, end)])

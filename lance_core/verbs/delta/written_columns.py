@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from lance_core.errors import VersionNotFoundError
+from lance_core.row_addresses import find_positions
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Operation
@@ -66,10 +67,10 @@ def _find_written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int])
     new = row_side(after, None if gained else before, stable_ids)
     shared = np.unique(new.addresses >> np.uint64(32)).tolist()
     same_files = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
-    partners = new.partners(old)
+    partners = find_positions(old.ids, new.ids)
     old_addresses = old.addresses[partners] if len(old.ids) else np.zeros(len(new.ids), np.uint64)
     same = (partners >= 0) & (new.addresses == old_addresses) & np.isin(new.addresses >> np.uint64(32), same_files)
-    return np.concatenate([new.ids[~same], old.ids[old.partners(new) < 0]])
+    return np.concatenate([new.ids[~same], old.ids[find_positions(new.ids, old.ids) < 0]])
 
 
 def _with_same_files(

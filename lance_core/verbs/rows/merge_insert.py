@@ -44,7 +44,7 @@ from lance_core.verbs.rows.merge_clauses import (
     join_columns,
     merge_source,
 )
-from lance_core.verbs.rows.merge_rows import Merged, merge_rows
+from lance_core.verbs.rows.merge_rows import MergeAttempt, Merged
 from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.scan.explain import PlanStep
@@ -355,7 +355,6 @@ class MergeInsertBuilder:
         return rows
 
     def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:
-        rows = self._fit_source(table, base)
         targets: list[WriteTarget] | None = None
         if self._target_bases is not None or self._target_all_bases is not None:
             targets = write_targets(
@@ -365,7 +364,14 @@ class MergeInsertBuilder:
                 target_all_bases=self._target_all_bases,
                 options=base.options,
             )
-        return merge_rows(base, self._clauses, rows, files, targets=targets, data_storage_version=self._version)
+        return MergeAttempt(
+            base=base,
+            clauses=self._clauses,
+            rows=self._fit_source(table, base),
+            files=files,
+            targets=targets,
+            data_storage_version=self._version,
+        ).run()
 
 
 _MATCHED: Final = {

@@ -104,7 +104,7 @@ class _Match:
 
 
 @dataclass(slots=True, kw_only=True)
-class _MergeAttempt:
+class MergeAttempt:
     """One attempt at a merge.
 
     Attributes:
@@ -126,6 +126,11 @@ class _MergeAttempt:
     stats: MergeStats = field(default_factory=MergeStats)
 
     def run(self) -> Merged:
+        """Compute the merge and write its files.
+
+        Raises:
+            InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.
+        """
         index = KeyIndex(self.rows.rows.select(self.clauses.on), self.clauses.on)
         self.rows.rows.release()
         deletes = self.clauses.source_deletes
@@ -432,25 +437,6 @@ class _MergeAttempt:
 
     def _field_ids(self, columns: Sequence[str]) -> list[int]:
         return [self.base.manifest.schema.column(name).id for name in columns]
-
-
-def merge_rows(
-    base: Snapshot,
-    clauses: MergeClauses,
-    rows: MergeSource,
-    files: UncommittedFiles,
-    *,
-    targets: Sequence[WriteTarget] | None = None,
-    data_storage_version: str | None = None,
-) -> Merged:
-    """Compute a merge and write its files.
-
-    Raises:
-        InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.
-    """
-    return _MergeAttempt(
-        base=base, clauses=clauses, rows=rows, files=files, targets=targets, data_storage_version=data_storage_version
-    ).run()
 
 
 def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:

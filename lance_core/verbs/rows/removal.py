@@ -23,7 +23,7 @@ from lance_core.file.pool import num_threads
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.store import ObjectStore, make_durable, put_durably
-from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.threads import ThreadPool
@@ -331,10 +331,7 @@ def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files:
 
 def _hide_rows(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
     hidden = (source.deletions(fragment) or DeletionVector()) | deleted
-    data, kind = hidden.to_bytes()
-    file = DeletionFile(
-        file_type=kind, read_version=source.manifest.version, id=new_deletion_file_id(), num_deleted_rows=len(hidden)
-    )
+    file, data = hidden.to_file(source.manifest.version)
     return _Hidden(replace(fragment, deletion_file=file), file.key(fragment.id), data)
 
 

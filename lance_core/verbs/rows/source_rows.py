@@ -35,6 +35,7 @@ from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.file.write_plan import check_rows, one_by_one
+from lance_core.row_addresses import find_positions
 from lance_core.schema import in_storage_types, unwrapped
 from lance_core.schema.relabel import relabel
 from lance_core.table.operations import MAX_EXACT_KEYS, KeyExistenceFilter
@@ -68,7 +69,7 @@ class KeyIndex:
         for name, values in zip(self._columns[1:], self._values[1:], strict=True):
             pairs = _pair_codes(codes, _find_codes(table.column(name), values), len(values))
             self._pairs.append(np.unique(pairs[pairs >= 0]))
-            codes = _search_codes(self._pairs[-1], pairs)
+            codes = find_positions(self._pairs[-1], pairs)
         self.codes = codes
         has_key = codes >= 0
         size = int(codes.max(initial=-1)) + 1
@@ -107,7 +108,7 @@ class KeyIndex:
             return rows, positions.drop_null().to_numpy().astype(np.int64)
         codes = _as_codes(positions)
         for name, values, pairs in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
-            codes = _search_codes(pairs, _pair_codes(codes, _find_codes(table.column(name), values), len(values)))
+            codes = find_positions(pairs, _pair_codes(codes, _find_codes(table.column(name), values), len(values)))
         rows = np.flatnonzero(codes >= 0)
         return rows, codes[rows]
 
@@ -253,14 +254,6 @@ def _as_hashable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArr
 def _pair_codes(left: Codes, right: Codes, width: int) -> Codes:
     """One code for each pair of codes; -1 if either is -1."""
     return np.where((left < 0) | (right < 0), -1, left * width + right)
-
-
-def _search_codes(ascending: Codes, codes: Codes) -> Codes:
-    """The positions of codes in an ascending array; -1 for missing codes."""
-    if not len(ascending):
-        return np.full(len(codes), -1, np.int64)
-    at = np.minimum(np.searchsorted(ascending, codes), len(ascending) - 1)
-    return np.where(ascending[at] == codes, at, -1).astype(np.int64)
 
 
 Rows = npt.NDArray[np.int64]

@@ -120,8 +120,7 @@ def _build_operation(pending: PendingColumns) -> Operation:
     manifest = pending.source.manifest
     changed: dict[int, Fragment] = {}
     for part in pending.written:
-        fragment = manifest.fragments.get(part.fragment_id)
-        assert fragment is not None
+        fragment = manifest.fragments.by_id(part.fragment_id)
         changed[part.fragment_id] = replace_columns(fragment, part.file)
     if pending.lacking:
         return Merge(

@@ -47,8 +47,7 @@ def matched_rows(
     _check_data(index, keys)
 
     def look(task: ColumnTask) -> _Found:
-        fragment = source.manifest.fragments.get(task.fragment_id)
-        assert fragment is not None
+        fragment = source.manifest.fragments.by_id(task.fragment_id)
         return _look_up(source, fragment, BitMap.deserialize(task.scope), index, on)
 
     matches, counts = {}, np.zeros(len(index.counts), np.int64)
@@ -85,8 +84,7 @@ def same_scope(
     index = KeyIndex(keys, list(on))
     later_tasks, counts = [], np.zeros(len(index.counts), np.int64)
     for task in whole:
-        fragment = latest.manifest.fragments.get(task.fragment_id)
-        assert fragment is not None
+        fragment = latest.manifest.fragments.by_id(task.fragment_id)
         offsets, codes = _look_up(latest, fragment, BitMap.deserialize(task.scope), index, on)
         counts += np.bincount(codes, minlength=len(counts))
         if len(offsets):
@@ -102,8 +100,7 @@ def same_scope(
 
 def _read_keys(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
     """The keys of the rows of a task."""
-    fragment, scope = source.manifest.fragments.get(task.fragment_id), BitMap.deserialize(task.scope)
-    assert fragment is not None
+    fragment, scope = source.manifest.fragments.by_id(task.fragment_id), BitMap.deserialize(task.scope)
     ids = decode_row_ids_of(fragment) if on[0] == ROW_ID else None
     if ids is not None:
         return pa.table({ROW_ID: ids[offsets_of(scope)]})

@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from lance_core.commit.history import find_transaction
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
-from lance_core.row_addresses import bitmap_of, group_by_fragment, offsets_of
+from lance_core.row_addresses import bitmap_of, find_positions, group_by_fragment, offsets_of
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -104,8 +104,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
     again = []
     with collecting_files(after) as files:
         for fragment_id, fragment_parts in parts.items():
-            fragment = latest.fragments.get(fragment_id)
-            assert fragment is not None
+            fragment = latest.fragments.by_id(fragment_id)
             places, values = _read_values(pending, columns, fragment_parts)
             file = write_values(after, fragment, columns, places, values, BitMap(), files)
             rows, nulled = bitmap_of(places), BitMap.union(*(piece.nulled for piece in fragment_parts))
@@ -193,9 +192,8 @@ def _sort_out(
     parts: dict[int, list[_Part]] = defaultdict(list)
     lost: list[tuple[WrittenColumns, _Offsets]] = []
     for piece in pending.written:
-        old = pending.source.manifest.fragments.get(piece.fragment_id)
+        old = pending.source.manifest.fragments.by_id(piece.fragment_id)
         new = after.manifest.fragments.get(piece.fragment_id)
-        assert old is not None
         rows = piece.offsets
         deleted = rows if new is None else _find_deleted(old, after, new) & rows
         if deleted:
@@ -233,14 +231,10 @@ def _follow_rows(
         ids = moves.ids
     side: RowSide = row_side(after, before, ids)
     for piece, offsets in lost:
-        old = before.manifest.fragments.get(piece.fragment_id)
-        assert old is not None
+        old = before.manifest.fragments.by_id(piece.fragment_id)
         moved_ids = ids(before, old)[offsets]
-        if not len(side.ids):
-            continue
-        at = np.minimum(np.searchsorted(side.ids, moved_ids), len(side.ids) - 1)
-        matches = side.ids[at] == moved_ids
-        addresses, rows = side.addresses[at[matches]], offsets[matches]
+        positions = find_positions(side.ids, moved_ids)
+        addresses, rows = side.addresses[positions[positions >= 0]], offsets[positions >= 0]
         order = np.argsort(addresses, kind="stable")
         start = 0
         for fragment_id, places in group_by_fragment(addresses[order]):
@@ -252,8 +246,7 @@ def _read_values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part
     """The rows of one fragment that are set, ascending, and their values from the files that were written."""
     tables = []
     for part in parts:
-        old = pending.source.manifest.fragments.get(part.written.fragment_id)
-        assert old is not None
+        old = pending.source.manifest.fragments.by_id(part.written.fragment_id)
         file = Fragment(id=old.id, files=(part.written.file,), physical_rows=count_file_rows(pending.source, old))
         order = np.argsort(part.rows, kind="stable")
         batches = read_fragment(pending.source, file, pending.columns, part.rows[order])

@@ -22,7 +22,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import RetryableConflictError, SchemaError
 from lance_core.schema import Field, Schema
-from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Update
@@ -130,10 +130,9 @@ class AddedColumns:
             fragment = latest.fragments.get(number)
             if fragment is None:
                 raise RetryableConflictError(f"fragment {number} has been removed since the fork")
-            emptied_fragment, data = _delete_all_rows(fragment, latest.version)
-            emptied.append(emptied_fragment)
-            assert emptied_fragment.deletion_file is not None
-            files[emptied_fragment.deletion_file.key(number)] = data
+            file, data = DeletionVector(BitMap(range(fragment.physical_rows))).to_file(latest.version)
+            emptied.append(replace(fragment, deletion_file=file))
+            files[file.key(number)] = data
         fragments = sorted([*result.fragments, *emptied], key=lambda fragment: fragment.id)
         return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
 
@@ -166,13 +165,3 @@ def _replace_ids(update: Update, ids: Mapping[int, int]) -> Update:
         fields_modified=numbered(update.fields_modified),
         updated_fragment_fields={key: numbered(field_ids) for key, field_ids in update.updated_fragment_fields.items()},
     )
-
-
-def _delete_all_rows(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
-    """A fragment with all rows deleted, and the content of its deletion file."""
-    hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
-    data, kind = hidden.to_bytes()
-    file = DeletionFile(
-        file_type=kind, read_version=read_version, id=new_deletion_file_id(), num_deleted_rows=fragment.physical_rows
-    )
-    return replace(fragment, deletion_file=file), data

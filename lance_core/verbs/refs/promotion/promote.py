@@ -43,7 +43,6 @@ from lance_core.errors import (
 )
 from lance_core.retry import retrying
 from lance_core.store import replace_durably
-from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.filled_slices import SLICES_KEY
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import PromotedBranch, Proofs
@@ -479,16 +478,7 @@ class _PromotionCall:
     def _add_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
         hidden = self.branch.head.deletions(old)
         assert hidden is not None
-        assert old.deletion_file is not None
-        data, kind = hidden.to_bytes()
-        file = replace(
-            old.deletion_file,
-            file_type=kind,
-            read_version=latest.version,
-            id=new_deletion_file_id(),
-            num_deleted_rows=len(hidden),
-            base_id=None,
-        )
+        file, data = hidden.to_file(latest.version)
         self.branch.parent.store.put(file.key(fragment.id), data)
         return replace(fragment, deletion_file=file)
 

@@ -151,14 +151,12 @@ def _mark_rows(
         return {}
     marked_ids = []
     for number, rows in marks.items():
-        fragment = fork.manifest.fragments.get(number)
-        assert fragment is not None
+        fragment = fork.manifest.fragments.by_id(number)
         marked_ids.append(_read_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
     everyone = np.concatenate(marked_ids)
     bitmaps = {}
     for number in files:
-        fragment = latest.fragments.get(number)
-        assert fragment is not None
+        fragment = latest.fragments.by_id(number)
         bitmaps[number] = bitmap_of(np.flatnonzero(np.isin(_read_row_ids(fragment), everyone))).serialize()
     return bitmaps
 
