@@ -47,9 +47,8 @@ class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types
         return b""
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> BlobType:
+    def __arrow_ext_deserialize__(cls, _storage_type: pa.DataType, _serialized: bytes) -> BlobType:
         """The type; it has one storage."""
-        del storage_type, serialized
         return cls()
 
 

@@ -57,23 +57,20 @@ class PointPage:
         """The ranges that have to be read before positions of values are known; empty once their content is cached."""
         return []
 
-    def learn(self, answers: Sequence[BytesLike]) -> int:
+    def learn(self, _answers: Sequence[BytesLike]) -> int:
         """Cache the content of the ranges of `unknown`, and return the approximate number of cached bytes."""
-        del answers
         return 0
 
     def whole(self) -> ByteRange | None:
         """The range of all values, if they are few enough to be read together with `unknown`."""
         return None
 
-    def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
+    def ranges(self, _rows: Sequence[int]) -> list[ByteRange]:
         """The ranges of the values of ascending rows of the page."""
-        del rows
         return []
 
-    def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
+    def values(self, rows: Sequence[int], _answers: Sequence[memoryview]) -> Values:
         """The values of rows, from the bytes of their `ranges`."""
-        del answers
         if self.value is None:
             return [self.blank] * len(rows), np.zeros(len(rows), np.bool_)
         return [self.value * len(rows)], None
@@ -106,8 +103,7 @@ class _Raw(PointPage):
             return [(start + rows[0] * step, start + (rows[-1] + 1) * step)]
         return [(start + row * step, start + (row + 1) * step) for row in rows]
 
-    def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
-        del rows
+    def values(self, _rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
         return list(answers), None
 
 

@@ -119,9 +119,8 @@ class _CoalescedStore:
         self._readers = readers
         self._starts = starts
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+    def get_ranges(self, _key: str, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
         """Read ranges, each within one file; the key is ignored."""
-        del key
         by_file: dict[int, list[int]] = {}
         for position, (start, _) in enumerate(ranges):
             file = min(bisect_right(self._starts, start), len(self._readers)) - 1

@@ -134,6 +134,13 @@ class Field:
         for child in self.children:
             yield from child.walk(self.id)
 
+    def walk_paths(self, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
+        """Yield this field and all below it, depth-first, each after its path of names."""
+        path = (*above, self.name)
+        yield path, self
+        for child in self.children:
+            yield from child.walk_paths(path)
+
     def child(self, name: str) -> Field:
         """The child with a name.
 
@@ -192,6 +199,11 @@ class Schema:
         """Yield all fields depth-first, each with the id of its parent (-1 at the top)."""
         for top in self.fields:
             yield from top.walk()
+
+    def walk_paths(self) -> Iterator[tuple[tuple[str, ...], Field]]:
+        """Yield all fields depth-first, each after its path of names."""
+        for top in self.fields:
+            yield from top.walk_paths()
 
     def by_id(self) -> dict[int, Field]:
         """All fields by id."""

@@ -425,9 +425,8 @@ class LinklessStore(RootedStore):
     def remove_empty_folders(self, folder: str) -> None:
         """Do nothing: there are no folders."""
 
-    def remove_link(self, folder: str) -> bool:
+    def remove_link(self, _folder: str) -> bool:
         """Return False: there are no links."""
-        del folder
         return False
 
 

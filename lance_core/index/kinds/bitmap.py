@@ -248,9 +248,8 @@ class BitmapBuilder:
         self._values: list[pa.Array] = []
         self._numbers: list[Any] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
+    def add(self, _fragment_id: int, _num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the live rows of a fragment."""
-        del fragment_id, num_rows
         for part in parts:
             self._values.append(part.values)
             self._numbers.append(part.ids if self._by_id else part.addresses)

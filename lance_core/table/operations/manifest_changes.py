@@ -57,9 +57,8 @@ class Delete(WireRecord):
     wire_name: ClassVar[str] = "delete"
     message = transaction_pb2.Transaction.Delete
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Drop the deleted fragments, and give the updated ones their new deletion files."""
-        del context
         base = the_manifest(manifest, self.name)
         check_same_fragments(base, self.updated_fragments, self.name)
         fragments = base.fragments.changed(
@@ -90,9 +89,8 @@ class CreateIndex(WireRecord):
     wire_name: ClassVar[str] = "create_index"
     message = transaction_pb2.Transaction.CreateIndex
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Drop the removed segments and add the new ones."""
-        del context
         base = the_manifest(manifest, self.name)
         field_ids = {node.id for node, _ in base.schema.walk()}
         for index in self.new_indices:
@@ -119,9 +117,8 @@ class Project(WireRecord):
     wire_name: ClassVar[str] = "project"
     message = transaction_pb2.Transaction.Project
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Set the schema and drop the data files that hold none of its fields."""
-        del context
         base = the_manifest(manifest, self.name)
         live = {node.id for node, _ in self.schema.walk()}
         updated: dict[int, Fragment] = {}
@@ -150,9 +147,8 @@ class ReserveFragments(WireRecord):
     wire_name: ClassVar[str] = "reserve_fragments"
     message = transaction_pb2.Transaction.ReserveFragments
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Raise the highest id. A dataset that has had no fragment skips id 0, which means no id in a transaction."""
-        del context
         base = the_manifest(manifest, self.name)
         return replace(base, max_fragment_id=max(0, next_fragment_id(base) - 1) + self.num_fragments)
 
@@ -210,9 +206,8 @@ class UpdateBases(WireRecord):
     wire_name: ClassVar[str] = "update_bases"
     message = transaction_pb2.Transaction.UpdateBases
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Add the base paths; names, paths and ids must be new."""
-        del context
         base = the_manifest(manifest, self.name)
         base_paths = list(base.base_paths)
         for new in self.new_bases:
@@ -312,13 +307,12 @@ class UpdateMemWalState(WireRecord):
             raise UnsupportedError("a write-ahead log in the form of 2025 is not supported")
         return cls(**wire_values(cls, message))
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
+    def apply(self, _manifest: Manifest | None, _context: ApplyContext) -> NoReturn:
         """Reject applying the operation: its state is kept in an index that this library does not write.
 
         Raises:
             UnsupportedError: The operation cannot be applied.
         """
-        del manifest, context
         raise UnsupportedError("UpdateMemWalState: write-ahead logs are not written")
 
 
@@ -352,11 +346,10 @@ class UnknownOperation:
         """
         raise UnsupportedError(f"operation {type(message).__name__} cannot be read")
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
+    def apply(self, _manifest: Manifest | None, _context: ApplyContext) -> NoReturn:
         """Reject applying an operation that is not known.
 
         Raises:
             UnsupportedError: The operation is not known.
         """
-        del manifest, context
         raise UnsupportedError(f"operation {self.described} cannot be applied")

@@ -118,9 +118,8 @@ class Rewrite(WireRecord):
             values["groups"] += (RewriteGroup.from_protobuf(message),)
         return cls(**values)
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Replace the old fragments by the new ones."""
-        del context
         base = the_manifest(manifest, self.name)
         missing = [i for i in sorted(self.old_fragment_ids) if base.fragments.get(i) is None]
         if missing:

@@ -108,9 +108,8 @@ class UpdateConfig(WireRecord):
             values["field_metadata"][field_id] = UpdateMap(entries=dict(old.metadata), replace=True)
         return cls(**values)
 
-    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+    def apply(self, manifest: Manifest | None, _context: ApplyContext) -> Manifest:
         """Change the maps."""
-        del context
         result = the_manifest(manifest, self.name)
         if self.config is not None:
             config = self.config.apply(result.config, str)

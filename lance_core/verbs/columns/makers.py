@@ -69,9 +69,8 @@ class _Expressions:
         kinds = [schema.field(name) if name in schema.names else pa.field(name, pa.uint64()) for name in self.reads]
         self.makes = evaluate(empty_table(pa.schema(kinds)), self._expressions).schema
 
-    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+    def make(self, rows: pa.Table, _fragment_id: int, _batch_index: int) -> pa.Table:
         """Evaluate the expressions on the rows."""
-        del fragment_id, batch_index
         return evaluate(rows, self._expressions)
 
     def finish(self) -> None:
@@ -118,9 +117,8 @@ class _Stream:
         self._batches: Iterator[pa.RecordBatch | pa.Table] = iter(batches)
         self._rest: pa.Table = empty_table(schema)
 
-    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+    def make(self, rows: pa.Table, _fragment_id: int, _batch_index: int) -> pa.Table:
         """The next rows of the stream."""
-        del fragment_id, batch_index
         parts, num_left = [], rows.num_rows
         while num_left:
             if not self._rest.num_rows:
@@ -186,9 +184,8 @@ class Joined:
             partners[is_null], missing[is_null] = self._null, False
         return pa.array(partners, mask=missing)
 
-    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+    def make(self, rows: pa.Table, _fragment_id: int, _batch_index: int) -> pa.Table:
         """The columns of the joined rows; null for rows without a match."""
-        del fragment_id, batch_index
         return self._values.take(self.rows(rows))
 
     def take(self, rows: pa.Array) -> pa.Table:

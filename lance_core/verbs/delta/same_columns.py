@@ -19,7 +19,7 @@ cleaned up, columns with the same id, name and type are taken for the same, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -174,8 +174,8 @@ class FieldHistory:
 
     def _has_taken_names(self, source: int, feed: int) -> bool:
         """Whether a column has the name of another one of an earlier version, or a field the path and id."""
-        before = {path: node.id for path, node in _walk_paths(self.schema(source).fields)}
-        after = [(path, node.id) for path, node in _walk_paths(self.schema(feed).fields)]
+        before = {path: node.id for path, node in self.schema(source).walk_paths()}
+        after = [(path, node.id) for path, node in self.schema(feed).walk_paths()]
         pairs = [(now, before[path]) for path, now in after if path in before and (now == before[path] or not path[1:])]
         has_same_ids = all(now == then for now, then in pairs)
         if has_same_ids and max((now for now, _ in pairs), default=-1) <= self.highest_shared_id(source, feed):
@@ -249,8 +249,8 @@ class FieldHistory:
     def _trace_operation(self, version: int, operation: Operation | None) -> _Origins:
         before, after = self.schema(version - 1), self.schema(version)
         if isinstance(operation, Overwrite):
-            before_ids = {path: field.id for path, field in _walk_paths(before.fields)}
-            return {field.id: before_ids[path] for path, field in _walk_paths(after.fields) if path in before_ids}
+            before_ids = {path: field.id for path, field in before.walk_paths()}
+            return {field.id: before_ids[path] for path, field in after.walk_paths() if path in before_ids}
         if operation is None or isinstance(operation, Clone | UnknownOperation):
             if list(map(_shape, before.fields)) != list(map(_shape, after.fields)):
                 raise VersionNotFoundError(f"version {version} does not record what it did to the columns")
@@ -261,12 +261,10 @@ class FieldHistory:
 def _trace_altered(before: Schema, after: Schema) -> _Origins:
     """The fields after an operation by id, each with its id before; only cast columns have other ids."""
     shared_ids = {node.id for node, _ in before.walk()} & {node.id for node, _ in after.walk()}
-    by_path = {path: field.id for path, field in _walk_paths(before.fields) if field.id not in shared_ids}
+    by_path = {path: field.id for path, field in before.walk_paths() if field.id not in shared_ids}
     ids_before = {number: number for number in shared_ids}
     ids_before |= {
-        field.id: by_path[path]
-        for path, field in _walk_paths(after.fields)
-        if field.id not in shared_ids and path in by_path
+        field.id: by_path[path] for path, field in after.walk_paths() if field.id not in shared_ids and path in by_path
     }
     if len(before.fields) == len(after.fields):  # a column that is renamed and cast at once keeps its position
         pairs = zip(before.fields, after.fields, strict=True)
@@ -274,14 +272,6 @@ def _trace_altered(before: Schema, after: Schema) -> _Origins:
             new.id: old.id for old, new in pairs if new.id not in ids_before and old.id not in ids_before.values()
         }
     return ids_before
-
-
-def _walk_paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
-    """Yield all fields, each with its path."""
-    for node in fields:
-        path = (*above, node.name)
-        yield path, node
-        yield from _walk_paths(node.children, path)
 
 
 def _place(file: DataFile) -> tuple[str, int | None]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from lance_core.errors import SchemaError
 from lance_core.file.reader import DataFileReader
-from lance_core.schema import Field
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.context.handle import Snapshot
 
@@ -27,15 +24,15 @@ def described_file(source: Snapshot, path: str, base_id: int | None) -> tuple[Da
     store, key = source.data_file(bare)
     size = store.head(key).size
     reader = DataFileReader.open(store, key, size=size)
-    ids = dict(_paths(source.manifest.schema.fields))
+    ids = {name: field.id for name, field in source.manifest.schema.walk_paths()}
     fields, indices = [], []
     columns = reader.column_indices()
-    for name, own_id in _paths(reader.schema.fields):
+    for name, field in reader.schema.walk_paths():
         if name not in ids:
             raise SchemaError(f"{path}: the dataset has no column {'.'.join(name)!r}")
-        if own_id in columns:
+        if field.id in columns:
             fields.append(ids[name])
-            indices.append(columns[own_id])
+            indices.append(columns[field.id])
     major, minor = reader.version.manifest_numbers
     record = DataFile(
         path=path,
@@ -47,11 +44,3 @@ def described_file(source: Snapshot, path: str, base_id: int | None) -> tuple[Da
         base_id=base_id,
     )
     return record, reader.num_rows
-
-
-def _paths(fields: Iterable[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and id of all fields."""
-    for field in fields:
-        path = (*above, field.name)
-        yield path, field.id
-        yield from _paths(field.children, path)

@@ -36,14 +36,12 @@ class BlobFile(BytesIO):
         """False: a blob cannot be written to."""
         return False
 
-    def write(self, data: object) -> int:
+    def write(self, _data: object) -> int:
         """Raise `UnsupportedError`: `update` changes payloads."""
-        del data
         raise UnsupportedError(_READ_ONLY)
 
-    def writelines(self, lines: object) -> NoReturn:
+    def writelines(self, _lines: object) -> NoReturn:
         """Raise `UnsupportedError`: `update` changes payloads."""
-        del lines
         raise UnsupportedError(_READ_ONLY)
 
     def truncate(self, size: int | None = None) -> NoReturn:

@@ -103,8 +103,7 @@ def _check_rewrite(operation: operations.Rewrite, base: Manifest) -> None:
             )
 
 
-def _check_replacement(operation: operations.DataReplacement, base: Manifest) -> None:
-    del base
+def _check_replacement(operation: operations.DataReplacement, _base: Manifest) -> None:
     for fragment_id, file in operation.replacements:
         if not file.fields:
             raise InvalidInputError(f"DataReplacement: the new file of fragment {fragment_id} has no fields")
@@ -178,7 +177,7 @@ def _stored_field_ids(fragment: Fragment) -> set[int]:
 
 def _pair_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, Field]]:
     """Yield each field that both schemas have, as it was and as it is to be; no id may take another one's name."""
-    paths = [dict(_paths(schema.fields, ())) for schema in (base, new)]
+    paths = [{field.id: path for path, field in schema.walk_paths()} for schema in (base, new)]
     ids = {path: key for key, path in paths[0].items()}
     before, after = base.by_id(), new.by_id()
     for key, path in paths[1].items():
@@ -190,12 +189,6 @@ def _pair_fields(new: Schema, base: Schema, name: str) -> Iterator[tuple[Field, 
                 f"{ids[path]}: take the schema of the dataset (lance_schema), whose ids a pyarrow.Schema does not have"
             )
         yield before[key], after[key]
-
-
-def _paths(fields: Iterable[Field], parents: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for field in fields:
-        yield field.id, (*parents, field.name)
-        yield from _paths(field.children, (*parents, field.name))
 
 
 def _describe_type_change(old: Field, new: Field) -> str | None:
