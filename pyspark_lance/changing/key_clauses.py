@@ -18,7 +18,7 @@ from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import names_in_text
 from pyspark_lance.changing.equalities import Equality
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
-from pyspark_lance.changing.merge_clauses import ClauseMerge, choose_clause
+from pyspark_lance.changing.merge_clauses import ClauseMerge, choose_clause, choose_first
 from pyspark_lance.changing.merge_frames import SOURCE, TARGET, KeyedRows
 from pyspark_lance.changing.merge_keys import MergeKeys
 from pyspark_lance.changing.struct_values import as_column, strip_alias
@@ -132,11 +132,8 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
     names = dict.fromkeys(name for clause_values in values for name in clause_values)
     check_spellings(source, names)
     for name in names:
-        cell: Any = functions
-        for index, clause_values in enumerate(values):
-            cell_value = as_column(clause_values[name]) if name in clause_values else functions.lit(None)
-            cell = cell.when(chosen == index, cell_value)
-        cells.append(cell.alias(name))
+        clause_cells = [as_column(part[name]) if name in part else functions.lit(None) for part in values]
+        cells.append(choose_first((chosen == index, cell) for index, cell in enumerate(clause_cells)).alias(name))
     with short_errors(f"merge: values {values}"):
         new_rows = rows.where(chosen.isNotNull()).select(*cells)
         new_rows.schema  # noqa: B018 - Spark checks the values

@@ -16,7 +16,7 @@ the key by which concurrent merges that insert the same rows are detected (`merg
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -229,21 +229,21 @@ class ClauseMerge:
                 self._select_visible_columns(side, rows, base, table_columns), side, number, is_side[side], base
             )
         clauses = [functions.col(f"{_CLAUSE}{number}") for number in range(len(sides))]
+        is_side_row = [clause.isNotNull() for clause in clauses]
         kinds = [
             self._choose_by_clause(number, [c.action for c in self._sides(side)]) for number, side in enumerate(sides)
         ]
         values = []
         for index, name in enumerate(base.schema.names if self._writes else ()):
             cells = [functions.col(f"{_CELL}{number}_{index}") for number in range(len(sides))]
-            values.append(_choose_by_side(clauses, cells).alias(name))
+            values.append(choose_first(zip(is_side_row, cells, strict=True)).alias(name))
         changed_rows = rows.where(functions.coalesce(*clauses).isNotNull())
         if has_rows and self.has_repeats and _NEW in sides:
             places = [self.source.columns.index(name) for name in self.unique]
             keys = [functions.col(f"{_SOURCE}{i}").alias(name) for i, name in zip(places, self.unique, strict=True)]
             reject_duplicate_keys(changed_rows.where(clauses[sides.index(_NEW)].isNotNull()).select(*keys), self.unique)
-        frame = changed_rows.select(
-            *values, *row_id_columns(base).values(), _choose_by_side(clauses, kinds).cast("tinyint").alias(KIND)
-        )
+        kind = choose_first(zip(is_side_row, kinds, strict=True)).cast("tinyint")
+        frame = changed_rows.select(*values, *row_id_columns(base).values(), kind.alias(KIND))
         return self._drop_repeated_deletes(frame) if has_rows else frame
 
     def _select_visible_columns(
@@ -385,10 +385,8 @@ class ClauseMerge:
             return cast_values(rows, clause_values, base.schema, what=str(clause), order=order, expressions=expressions)
 
     def _choose_by_clause(self, number: int, cells: Sequence[Any]) -> Column:
-        chain: Any = functions
-        for index, cell in enumerate(cells):
-            chain = chain.when(functions.col(f"{_CLAUSE}{number}") == index, cell)
-        return chain  # type: ignore[no-any-return]  # there is a clause
+        clause = functions.col(f"{_CLAUSE}{number}")
+        return choose_first((clause == index, cell) for index, cell in enumerate(cells))
 
 
 def choose_clause(clauses: Sequence[MergeClause], rows: DataFrame) -> Column:
@@ -411,9 +409,9 @@ def choose_clause(clauses: Sequence[MergeClause], rows: DataFrame) -> Column:
     return chosen
 
 
-def _choose_by_side(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
-    """The cell of the side that has a clause for the row."""
+def choose_first(cases: Iterable[tuple[Column, Any]]) -> Column:
+    """The value of the first condition that holds; null if none does. There is at least one."""
     chain: Any = functions
-    for clause, cell in zip(clauses, cells, strict=True):
-        chain = chain.when(clause.isNotNull(), cell)
-    return chain  # type: ignore[no-any-return]  # there is a side
+    for condition, value in cases:
+        chain = chain.when(condition, value)
+    return chain  # type: ignore[no-any-return]  # there is a condition
