@@ -15,7 +15,7 @@ has begun at that version as well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -104,11 +104,8 @@ def read_provenance_log(
 ) -> list[tuple[str | None, int, dict[str, str]]]:
     """The partition, version and tags of each deferred write of an asset in a run, oldest first."""
     entries = []
-    for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
-        event = record.event_log_entry.dagster_event
-        metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
-        entry = metadata[_PROVENANCE].value if _PROVENANCE in metadata else None
-        if entry is not None and entry["asset"] == key.to_user_string():
+    for _, entry in _read_entries(instance, run_id, _PROVENANCE):
+        if entry["asset"] == key.to_user_string():
             partitions = [None] if entry["partitions"] is None else entry["partitions"]
             entries += [(partition, entry["version"], dict(entry["tags"])) for partition in partitions]
     return entries
@@ -127,13 +124,19 @@ def record_or_find_begin(facts: RunFacts, uri: str, version: int) -> int:
     if facts.attempt == 0 or facts.instance is None:
         _log(facts, _BEGIN, {"uri": uri, "version": version}, f"began at version {version} of {uri}")
         return version
-    for record in facts.instance.get_records_for_run(facts.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
-        event = record.event_log_entry.dagster_event
-        metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
-        entry = metadata[_BEGIN].value if _BEGIN in metadata else None
-        if event is not None and event.step_key == facts.step_key and entry is not None and entry["uri"] == uri:
+    for step_key, entry in _read_entries(facts.instance, facts.run_id, _BEGIN):
+        if step_key == facts.step_key and entry["uri"] == uri:
             return min(int(entry["version"]), version)
     return version
+
+
+def _read_entries(instance: dg.DagsterInstance, run_id: str, name: str) -> Iterator[tuple[str | None, Any]]:
+    """Yield the step and the entry of each event that `_log` has recorded under a name, oldest first."""
+    for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
+        event = record.event_log_entry.dagster_event
+        metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
+        if event is not None and name in metadata:
+            yield event.step_key, metadata[name].value
 
 
 def _log(facts: RunFacts, name: str, entry: Mapping[str, Any], message: str) -> None:
