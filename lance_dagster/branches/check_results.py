@@ -271,8 +271,8 @@ def _sum_up_changed_rows(
             commit.properties.get(prop.PARTITION_HASH, ""), ()
         )
         parts: Sequence[str | None] = [*names] or [REST]
-        if commit.is_idle:  # the rows are those that an earlier result has read, if there is one
-            changed = dict.fromkeys(parts, commit.version) | changed
+        if commit.is_idle:  # the rows are those that an earlier result has read, if one covers the partitions
+            changed = dict.fromkeys(parts, max(changed.values(), default=commit.version)) | changed
             continue
         if prop.OUT_OF_PARTITION in commit.properties:
             changed[REST] = commit.version

@@ -173,6 +173,21 @@ def test_a_write_of_no_rows_over_none_leaves_the_result(lake, monkeypatch):
     promote(lake, monkeypatch, **assets)
 
 
+def test_a_write_of_no_rows_to_a_further_partition_leaves_a_result_about_all_rows(lake, monkeypatch):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "lance/empty_output": "write"})
+    def quiet(context) -> pa.Table:
+        return pa.table({"day": [context.partition_key]}).slice(context.partition_key != ONE)
+
+    @dg.asset_check(asset=quiet, blocking=True)
+    def seen(quiet: pa.Table) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    on_branch(lake, quiet, seen, partition=ONE)
+    on_branch(lake, quiet, partition=TWO)
+    promote(lake, monkeypatch, assets=[quiet], checks=[seen])
+    assert lake.rows("quiet") == [(ONE,)]
+
+
 @pytest.mark.filterwarnings("ignore:Specifying a partitions_def:dagster.PreviewWarning")
 def test_a_branch_remembers_what_versions_changed_that_were_cleaned_up(lake, monkeypatch):
     @dg.asset_check(asset=events, blocking=True, partitions_def=DAYS)

@@ -6,7 +6,9 @@ import dagster as dg
 
 from tests.machines.dagster_life import judging
 from tests.machines.dagster_life.actions import begin, draw_partitions, draw_script, draw_tags, re_executable
+from tests.machines.dagster_life.project import PARTITIONS
 from tests.machines.dagster_life.stage import Script
+from tests.machines.dagster_life.watch_actions import narrow
 from tests.machines.dagster_life.world import World
 
 EVENTS, TOTALS = dg.AssetKey("events"), dg.AssetKey("totals")
@@ -154,6 +156,27 @@ def read_again(world: World, rng: random.Random) -> str | None:
     return "; ".join(said)
 
 
+def audit_fewer(world: World, rng: random.Random) -> str | None:
+    """A branch has rows of a partition that new code lacks, and the check of all partitions that are left passes."""
+    config = world.config
+    if config.policy not in ("from_tag", "env") or not (config.narrowed and config.checks) or world.keys != PARTITIONS:
+        return None
+    if any(actor.at is not None for actor in world.actors.values()):
+        return None
+    tags = {"lance/branch": "feature"} if config.policy == "from_tag" else {}
+    said = []
+    for assets, checks in (([EVENTS], []), ([], [GOOD])):
+        partitions = PARTITIONS if assets else world.keys
+        run_id = world.stage.launch_job("__ASSET_JOB", tags | world.scope(partitions), assets=assets, checks=checks)
+        run = world.adopt(run_id)
+        said.append(f"run {run.number} of {partitions} on {run.branch}: {begin(world, run_id, Script())}")
+        new_code = narrow(world, rng) if assets else judging.promote(world, run.branch, forced=False)
+        if new_code is None:
+            break
+        said.append(new_code)
+    return "; ".join(said)
+
+
 def write_again(world: World, rng: random.Random, branch: str) -> str | None:
     """Re-execute a run that wrote to a branch, to its end."""
     runs = [run for run in re_executable(world) if run.branch == branch and "events" in run.steps]
@@ -213,6 +236,7 @@ BRANCH_ACTIONS = {
     check_alone: 4,
     promote: 6,
     read_again: 2,
+    audit_fewer: 2,
     discard: 1,
     sensor: 4,
 }

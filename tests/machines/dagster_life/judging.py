@@ -186,7 +186,7 @@ def expect_promotion(
     version = world.version(table, MAIN)
     partitions = partitions or world.model.written_partitions(table, branch)
     line = world.model.lines[table][branch]
-    world.model.promote(table, branch, version)
+    world.model.promote(table, branch, version, run)
     main = world.model.lines[table][MAIN]
     for partition in partitions:
         facts = {

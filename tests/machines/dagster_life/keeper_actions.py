@@ -9,12 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
+import dagster as dg
 import lance
 
 from lance_core.store.local import LocalStore
+from tests.machines.dagster_life.actions import begin
 from tests.machines.dagster_life.judging import run_again, run_job, snapshot
 from tests.machines.dagster_life.model import MAIN, Commit, Line, Run, of_partitions
 from tests.machines.dagster_life.project import PARTITIONS, TABLES, to_table
+from tests.machines.dagster_life.stage import Script
 from tests.machines.dagster_life.world import World
 
 STRANGER = Run(
@@ -174,7 +177,28 @@ def undo(world: World, rng: random.Random) -> str | None:
     if not runs or any(actor.at is not None for actor in world.actors.values()):
         return None
     promoted = [run for run in runs if is_promoted(world, run)]
-    wanted = rng.choice(promoted if promoted and rng.random() < 0.5 else runs[-4:])
+    return undo_run(world, rng, rng.choice(promoted if promoted and rng.random() < 0.5 else runs[-4:]))
+
+
+def undo_cleaned(world: World, rng: random.Random) -> str | None:
+    """A run writes two tables, the version of one is removed, and the run is undone."""
+    busy = any(actor.at is not None for actor in world.actors.values())
+    if world.config.policy not in ("off", "from_tag") or world.config.read == "materialized" or busy:
+        return None
+    said = []
+    for _ in range(2):
+        tags = world.scope(world.keys[:1] if world.config.partitioned else None)
+        run_id = world.stage.request(asset_selection=[dg.AssetKey(table) for table in TABLES], tags=tags)
+        run = world.adopt(run_id)
+        said.append(f"run {run.number} on main: {begin(world, run_id, Script())}")
+    said.append(str(pylance_append(world, rng)))
+    world.open("events").cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+    world.model.cleaned.add("events")
+    said += ["clean events", undo_run(world, rng, run)]
+    return "; ".join(said)
+
+
+def undo_run(world: World, rng: random.Random, wanted: Run) -> str:
     before = {
         (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
     }
@@ -204,7 +228,7 @@ def undo(world: World, rng: random.Random) -> str | None:
         commits = [
             commit
             for commit in line.own_commits()
-            if commit.run is wanted or (branch is MAIN and wanted.is_audited and commit.run.root == wanted.root)
+            if commit.run is wanted or (branch is MAIN and wanted.is_audited and commit.publisher is wanted)
         ]
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
@@ -278,6 +302,7 @@ KEEPER_ACTIONS = {
     clean: 1,
     maintain: 2,
     undo: 2,
+    undo_cleaned: 1,
     erase: 1,
     drop: 1,
 }

@@ -30,7 +30,7 @@ from tests.machines.dagster_life.branch_actions import (
     sensor,
     tick,
 )
-from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase, maintain, undo
+from tests.machines.dagster_life.keeper_actions import KEEPER_ACTIONS, clean, erase, maintain, undo, undo_cleaned
 from tests.machines.dagster_life.killed import play_killed
 from tests.machines.dagster_life.project import Config
 from tests.machines.dagster_life.watch_actions import (
@@ -50,7 +50,7 @@ FOCUS = {
     "audits": (audited, publish_alone),
     "backfills": (backfill, finish, re_execute_backfill, sensor),
     "gates": (check_alone, promote),
-    "keepers": (maintain, clean, undo, erase, promote, re_execute),
+    "keepers": (maintain, clean, undo, undo_cleaned, erase, promote, re_execute),
     "races": (run, start, proceed, give_up, re_execute),
 }
 """The steps that a seed takes more often than others, so that what needs several of them comes about."""
@@ -133,7 +133,7 @@ def possible_actions(config: Config) -> dict:
     if not config.checks:
         excluded.add(check_alone)
     if config.read == "materialized":
-        excluded.add(clean)
+        excluded |= {clean, undo_cleaned}
     more = FOCUS[config.focus]
     return {
         action: weight * (FOCUSED if action in more else 1)

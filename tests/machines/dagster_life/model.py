@@ -55,6 +55,7 @@ class Commit:
         is_replaced: Whether a later attempt of the same write removed its rows.
         read_rows: The rows of `events` which the write was made from.
         seen_events: The newest event of each partition of `events` when the step began.
+        publisher: The run that promoted it to main; None before.
     """
 
     at: int
@@ -71,6 +72,7 @@ class Commit:
     is_replaced: bool = False
     read_rows: Counter = field(default_factory=Counter)
     seen_events: dict[str | None, int] = field(default_factory=dict)
+    publisher: Run | None = None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -458,10 +460,12 @@ class Model:
     def _differs(line: Line) -> bool:
         return line.rows != line.fork
 
-    def promote(self, table: str, branch: str, version: int) -> None:
+    def promote(self, table: str, branch: str, version: int, run: Run) -> None:
         """Main has the changes of a branch from now on."""
         line, main = self.lines[table][branch], self.lines[table][MAIN]
         main.rows = main.rows - (line.fork - line.rows) + (line.rows - line.fork)
+        for commit in line.own_commits():
+            commit.publisher = commit.publisher or run
         main.commits += [commit for commit in line.own_commits() if commit not in main.commits]
         main.versions[version] = main.rows.copy()
         if line.fork != line.rows:
