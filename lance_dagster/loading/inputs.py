@@ -262,29 +262,14 @@ def _open_if_exists(
     loading: Loading,
     label: str,
 ) -> lance_core.LanceDataset | None:
-    """The table at the version to read; None if it does not exist and need not exist.
+    """Open the table at the version that pins choose, else on the run's branch, else by `read` of the IO manager.
+
+    Returns:
+        The table; None if it does not exist and need not exist.
 
     Raises:
         MissingInputError: The table does not exist, and the run asks for rows of it or the input is optional.
     """
-    try:
-        return _open(context, facts, location, settings, metadata, label)
-    except DatasetNotFoundError as error:
-        requires_rows = not context.has_asset_partitions or bool(context.asset_partition_keys)
-        if (requires_rows and not steps.is_own_upstream(context)) or loading.optional:
-            raise MissingInputError(str(error)) from error
-        return None
-
-
-def _open(
-    context: dg.InputContext,
-    facts: RunFacts | None,
-    location: TableLocation,
-    settings: TableSettings,
-    metadata: dict[str, object],
-    label: str,
-) -> lance_core.LanceDataset:
-    """Open the table at the version that pins choose, else on the run's branch, else by `read` of the IO manager."""
     options = location.options(settings.storage_options)
     pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:
@@ -303,9 +288,12 @@ def _open(
         assert isinstance(value, int | str)  # check_input rejects other values
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
+        requires_rows = not context.has_asset_partitions or bool(context.asset_partition_keys)
+        if not loading.optional and (steps.is_own_upstream(context) or not requires_rows):
+            return None
         is_newer = isinstance(error.__cause__, VersionNotFoundError)  # than a run on a branch reads it
         said = f"{label}: {error}" if is_newer else f"{label} has no table at {location.uri}; materialize it first"
-        raise DatasetNotFoundError(
+        raise MissingInputError(
             f"{said}, annotate the input as Optional to get None, or give it the metadata lance/missing: empty"
         ) from error
 
