@@ -43,7 +43,7 @@ from typing import Final
 
 from lance_core.commit.records import Change
 from lance_core.commit.relation import Relation, holds_change, relation, replaces_content
-from lance_core.commit.versions import VersionListing, load_manifest, load_transaction, locate_latest
+from lance_core.commit.versions import VersionListing, find_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     AlreadyExistsError,
     DatasetExistsError,
@@ -51,7 +51,6 @@ from lance_core.errors import (
     ObjectNotFoundError,
     OutcomeUnknownError,
     StoreError,
-    VersionNotFoundError,
 )
 from lance_core.store import ExternallyCommittedStore, ObjectStore, naming_after, remove_leftovers, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
@@ -237,9 +236,11 @@ class VersionWriter:
         above = sorted(version for version in listed.seen if version > written.version)
         if not above:
             return not _was_dropped(store, written, base, listed)
-        following = _load(store, written.version + 1)
+        following = find_manifest(store, written.version + 1)
         later_versions = [
-            other for other in (following or _load(store, above[0]), _load(store, above[-1])) if other is not None
+            other
+            for other in (following or find_manifest(store, above[0]), find_manifest(store, above[-1]))
+            if other is not None
         ]
         if any(holds_change(other, written, base) for other in later_versions):
             return True
@@ -374,10 +375,3 @@ def _was_dropped(store: ObjectStore, written: Manifest, base: Manifest | None, l
                 return True
             return False
     return False
-
-
-def _load(store: ObjectStore, version: int) -> Manifest | None:
-    try:
-        return load_manifest(store, version)
-    except VersionNotFoundError:
-        return None

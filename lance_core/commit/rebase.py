@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from pyroaring import BitMap
 
 from lance_core.commit.conflict import AffectedRows, affected_fragments
-from lance_core.commit.versions import load_manifest
+from lance_core.commit.versions import find_manifest, load_manifest
 from lance_core.errors import CorruptFileError, LanceError, RetryableConflictError, VersionNotFoundError
 from lance_core.file import DataFileReader
 from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
@@ -311,11 +311,9 @@ class _ColumnHistory:
         read_manifest = next(
             (manifest for manifest in manifests if manifest is not None and manifest.version == read_version), None
         )
-        try:
-            first = (read_manifest or load_manifest(store, read_version)).schema
-        except VersionNotFoundError:  # cleaned up; the files have the names of their columns, too
-            first = None
-        return cls([(first, False), *schemas])
+        first = read_manifest or find_manifest(store, read_version)
+        # If that version was cleaned up, the files have the names of their columns, too.
+        return cls([(None if first is None else first.schema, False), *schemas])
 
 
 def _has_successor(path: _Path, live: AbstractSet[int], names: AbstractSet[tuple[str, ...]]) -> bool:

@@ -254,12 +254,8 @@ def check_identity(
         e_tag = location.e_tag
     if e_tag is not None and e_tag == opened.location.e_tag:
         return
-    try:
-        current = load_manifest(store, opened.version)
-    except VersionNotFoundError:
-        is_same = latest > opened.version
-    else:
-        is_same = identity_of(current) == identity_of(opened)
+    current = find_manifest(store, opened.version)
+    is_same = latest > opened.version if current is None else identity_of(current) == identity_of(opened)
     if not is_same:
         raise _make_recreated_error(store, opened.version)
 
@@ -302,6 +298,14 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     data, location = _read_version(store, version)
     manifest = Manifest.from_bytes(data, location)
     return _require_number(manifest, version, location)
+
+
+def find_manifest(store: ObjectStore, version: int) -> Manifest | None:
+    """Read the manifest of a version, which can be detached; None if the dataset has no such version."""
+    try:
+        return load_manifest(store, version)
+    except VersionNotFoundError:
+        return None
 
 
 def load_version_header(store: ObjectStore, version: int) -> Manifest | VersionHeader:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked, checked_methods, reject
 from lance_core.commit.attempts import AttemptProperties
-from lance_core.commit.versions import load_manifest, make_already_exists_error
+from lance_core.commit.versions import find_manifest, make_already_exists_error
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs
@@ -36,7 +36,7 @@ from lance_core.dataset.maintenance import MaintenanceVerbs
 from lance_core.dataset.reading import ReadingVerbs
 from lance_core.dataset.refs import RefVerbs
 from lance_core.dataset.rows import RowVerbs
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import DatasetBasePath
@@ -263,10 +263,7 @@ def _load_numbered(
     """The manifest of a version by its number, without reading the latest version; None if it does not exist."""
     if not isinstance(version, int) or isinstance(version, bool):
         return None
-    try:
-        return load_manifest(open_store(uri, StorageOptions(storage_options)), version)
-    except VersionNotFoundError:
-        return None
+    return find_manifest(open_store(uri, StorageOptions(storage_options)), version)
 
 
 @checked

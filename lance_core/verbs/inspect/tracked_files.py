@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from lance_core.commit.versions import existing_versions, load_manifest
-from lance_core.errors import VersionNotFoundError
+from lance_core.commit.versions import existing_versions, find_manifest
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import transaction_key
@@ -49,9 +48,8 @@ def tracked_files(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for done, number in enumerate(reversed(versions), start=1):
-            try:
-                manifest = load_manifest(source.store, number)
-            except VersionNotFoundError:
+            manifest = find_manifest(source.store, number)
+            if manifest is None:
                 continue  # cleaned up meanwhile
             yield _build_batch(source.at(manifest))
             if progress is not None:

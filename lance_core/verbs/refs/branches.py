@@ -383,7 +383,7 @@ class Branches:
         if branch_ref is not None:
             self._look_again(branch, branch_ref)
         if not root.remove_link(branch_root(branch)):
-            for error in root.delete_many(list(_list_files_of_branch(root, branch, other_branches))).values():
+            for error in root.delete_many(_list_files_of_branch(root, branch, other_branches)).values():
                 raise error
             root.remove_empty_folders(branch_root(branch))
         if table is not None:
@@ -449,7 +449,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         first = commit(table.store_of(branch), transaction, source=source).manifest
     except DatasetExistsError as error:
         remove_leftovers(table.root, [tag_ref_key(tag)])
-        if _is_known(table, branch):
+        if any(table.root.list(branch_ref_key(branch), limit=1)):
             raise InvalidInputError(
                 f"Ref conflict error: branch {branch} already exists in the table {table.root.root}"
             ) from error
@@ -556,10 +556,6 @@ def _register_branch(table: TableRefs, branch: str, ref: BranchRef, first: Manif
         ) from error
 
 
-def _is_known(table: TableRefs, branch: str) -> bool:
-    return any(True for _ in table.root.list(branch_ref_key(branch), limit=1))
-
-
 def _list_files_of_branch(root: ObjectStore, branch: str, other_branches: Iterable[str]) -> list[str]:
     """Keys below a branch's root, except those of branches below that root, such as `a/b` below `a`."""
     other_roots = tuple(f"{branch_root(name)}/" for name in other_branches if name.startswith(f"{branch}/"))
@@ -573,18 +569,15 @@ def _is_removed_with(name: str, tag: TagRef, branch: str, branch_ref: BranchRef 
     a promotion from or to the branch created it automatically; or if it keeps the fork version of a branch of that name
     that another library has deleted.
     """
-    if tag.branch == branch and is_made_tag(name, tag):
-        return True
-    if is_promotion_tag(name, tag) and tag.metadata[PROMOTED_FROM_KEY] == branch:
-        return True
-    return _keeps_fork_of(name, tag, branch, branch_ref)
+    is_made_on_it = tag.branch == branch and is_made_tag(name, tag)
+    is_of_promotion = is_promotion_tag(name, tag) and tag.metadata[PROMOTED_FROM_KEY] == branch
+    return is_made_on_it or is_of_promotion or _keeps_fork_of(name, tag, branch, branch_ref)
 
 
 def _keeps_fork_of(name: str, tag: TagRef, branch: str, branch_ref: BranchRef | None) -> bool:
     """Whether a tag keeps the version that a branch was forked from."""
-    if branch_ref is not None and name == _fork_tag(branch, branch_ref):
-        return True
-    return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(FORKED_KEY) == branch
+    is_its_fork_tag = branch_ref is not None and name == _fork_tag(branch, branch_ref)
+    return is_its_fork_tag or (name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(FORKED_KEY) == branch)
 
 
 def _fork_tag(branch: str, ref: BranchRef) -> str:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from lance_core.commit.loop import commit
 from lance_core.commit.records import Commit, Committed
-from lance_core.commit.versions import load_latest, load_manifest, reload_latest
-from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.commit.versions import find_manifest, load_latest, reload_latest
+from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
@@ -154,10 +154,7 @@ def _read_manifest(store: ObjectStore, base: Manifest | None, read_version: int)
     """The version that an operation is based on; None if it does not exist, about which the commit decides."""
     if base is not None and base.version == read_version:
         return base
-    try:
-        return load_manifest(store, read_version) if read_version else None
-    except VersionNotFoundError:
-        return None
+    return find_manifest(store, read_version) if read_version else None
 
 
 def _new_files(store: ObjectStore, operation: Operation, base: Manifest | None, read_version: int) -> Iterable[str]:

@@ -30,7 +30,7 @@ from lance_core.commit.loop import commit_change
 from lance_core.commit.proofs import changes_rows
 from lance_core.commit.rebase import Rebased
 from lance_core.commit.records import Change, Commit, Committed, committed_or_raise
-from lance_core.commit.versions import identity_of, list_versions, load_latest, load_manifest
+from lance_core.commit.versions import find_manifest, identity_of, list_versions, load_latest
 from lance_core.errors import (
     BranchConflictError,
     CommitConflictError,
@@ -226,7 +226,7 @@ class _PromotionCall:
         latest = self._load_latest()
         commits = self._load_commits(latest)
         promoted = self._find_promoted(latest, commits)
-        committed = None if promoted is None else self._load_if_there(promoted)
+        committed = None if promoted is None else find_manifest(self.branch.parent.store, promoted)
         if committed is None and (promoted is not None or not self.has_changes):
             result = self._build_result(latest.version if promoted is None else promoted)
             return replace(result, deduplicated=True, tag=None), latest
@@ -283,13 +283,6 @@ class _PromotionCall:
         latest = load_latest(self.branch.parent.store, self.branch.parent.manifest)
         assert latest is not None
         return latest
-
-    def _load_if_there(self, version: int) -> Manifest | None:
-        """A version of the parent; None if it was cleaned up."""
-        try:
-            return load_manifest(self.branch.parent.store, version)
-        except VersionNotFoundError:
-            return None
 
     def _has_manifests(self, latest: Manifest) -> bool:
         """Whether all versions of the parent since the fork exist."""
@@ -414,7 +407,7 @@ class _PromotionCall:
 
     def _find_commit_of_another(self, promoted: int, latest: Manifest) -> Committed:
         """The commit that another promotion of the branch made meanwhile; the latest version if it was cleaned up."""
-        manifest = self._load_if_there(promoted) or latest
+        manifest = find_manifest(self.branch.parent.store, promoted) or latest
         return Committed(manifest=manifest, transaction=None, attempts=0, deduplicated=True)
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
