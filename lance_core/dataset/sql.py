@@ -17,7 +17,7 @@ from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, check_blob_handling, row_field
-from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.scan.scanner import LanceScanner, cut_batch
 
 _ROWS: Final = 8192
 
@@ -195,11 +195,7 @@ def _yield_batches(
     """The batches cut to size; the connection is closed after the last batch."""
     try:
         for batch in reader:
-            size = options.batch_size
-            if options.batch_size_bytes is not None and batch.nbytes:
-                size = min(size, max(options.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
-            for start in range(0, batch.num_rows, size):
-                yield batch.slice(start, size) if batch.num_rows > size else batch
+            yield from cut_batch(batch, options.batch_size, options.batch_size_bytes)
     except (engine.Error, pa.ArrowException) as error:
         raise InvalidInputError(f"SQL: {error}") from error
     finally:

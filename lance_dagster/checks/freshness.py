@@ -47,7 +47,7 @@ def build_lance_freshness_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_freshness']
     """
-    limit = parse_age(max_age) if isinstance(max_age, str) else max_age
+    limit = parse_age(max_age)
     if limit is None or limit <= timedelta(0):
         raise ValueError(f'max_age must be a positive length of time such as "1d", not {max_age!r}')
     return [_build_freshness_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]

@@ -47,7 +47,7 @@ def build_lance_overdue_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_maintenance_overdue']
     """
-    limit = parse_age(max_age) if isinstance(max_age, str) else max_age
+    limit = parse_age(max_age)
     if limit is None or limit <= timedelta(0):
         raise ValueError(f'max_age must be a positive length of time such as "2d", not {max_age!r}')
     place = None if isinstance(root, bool) else checked_root(root)

@@ -116,7 +116,7 @@ class LanceMaintenancePolicy:
     @property
     def age(self) -> timedelta | None:
         """`cleanup_older_than` as a timedelta; None for no limit of age."""
-        return _age(self.cleanup_older_than)
+        return parse_age(self.cleanup_older_than)
 
     def changed(self, overrides: Mapping[str, Any], *, where: str) -> LanceMaintenancePolicy:
         """This policy with some fields changed.
@@ -147,16 +147,14 @@ class LanceMaintenancePolicy:
         return MaintenancePolicy(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
-def _age(age: str | timedelta | None) -> timedelta | None:
-    return parse_age(age) if isinstance(age, str) else age
-
-
-def parse_age(age: str) -> timedelta | None:
-    """Read an age such as "14d" or "1h 30m"; "never" is None.
+def parse_age(age: str | timedelta | None) -> timedelta | None:
+    """Read an age such as "14d" or "1h 30m"; "never" is None. A value that is no string is returned as it is.
 
     Raises:
         ValueError: The string is not a duration.
     """
+    if not isinstance(age, str):
+        return age
     if age.strip().lower() == NEVER:
         return None
     parts = list(_PART.finditer(age))
@@ -229,6 +227,6 @@ def check_fields(record: Any) -> None:
         if kind == "bool" and not isinstance(value, bool):
             raise ValueError(f"{each.name} must be True or False, not {value!r}")
         if "timedelta" in kind:
-            age = _age(value)
+            age = parse_age(value)
             if age is not None and (not isinstance(age, timedelta) or age <= timedelta(0)):
                 raise ValueError(f"{each.name} must be a positive duration, not {value!r}")

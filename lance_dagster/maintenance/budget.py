@@ -45,8 +45,7 @@ class LanceMaintenanceBudget:
     @property
     def duration(self) -> timedelta | None:
         """`max_duration` as a timedelta; None for no limit."""
-        limit = self.max_duration
-        return parse_age(limit) if isinstance(limit, str) else limit
+        return parse_age(self.max_duration)
 
     def changed(self, overrides: Mapping[str, Any]) -> LanceMaintenanceBudget:
         """This budget with some fields changed."""

@@ -374,11 +374,16 @@ class LanceScanner:
             yield from _equalize_batches(batches, options.batch_size or STRICT_ROWS)
             return
         for batch in batches:
-            size = options.batch_size or max(batch.num_rows, 1)
-            if options.batch_size_bytes is not None and batch.nbytes:
-                size = min(size, max(options.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
-            for start in range(0, batch.num_rows, size):
-                yield batch.slice(start, size) if batch.num_rows > size else batch
+            yield from cut_batch(batch, options.batch_size, options.batch_size_bytes)
+
+
+def cut_batch(batch: pa.RecordBatch, rows: int | None, num_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield parts of a batch, of at most `rows` rows and about `num_bytes` bytes each; None is no limit."""
+    size = rows or max(batch.num_rows, 1)
+    if num_bytes is not None and batch.nbytes:
+        size = min(size, max(num_bytes * batch.num_rows // batch.nbytes, 1))
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size) if batch.num_rows > size else batch
 
 
 def _all_batches(scan: FragmentScan) -> list[pa.RecordBatch]:
