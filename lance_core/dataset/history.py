@@ -394,7 +394,8 @@ class HistoryVerbs(Handle):
                 the times at which the storage got the manifests, as writers' clocks may be ahead or behind.
 
         Raises:
-            VersionNotFoundError: All versions are newer.
+            VersionNotFoundError: All versions are newer, or the version that was the newest then may be one that was
+                cleaned up.
 
         Examples:
             >>> from datetime import datetime, timezone
@@ -406,13 +407,20 @@ class HistoryVerbs(Handle):
             limit = moment(_add_local_zone(asof))
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._uri}: {error}") from error
+        later = None
         for number in newest_versions(self._store):
             header = load_version_header(self._store, number)
             commit_time = since_epoch(min(header.timestamp_ns, _round_like_pylance(header.timestamp_ns)))
             if clock == "storage" and isinstance(header, Manifest) and header.location is not None:
                 commit_time = datetime.fromtimestamp(self._store.head(header.location.key).modified, UTC)
             if commit_time <= limit:
+                if later not in (None, number + 1):
+                    raise VersionNotFoundError(
+                        f"{self._uri}: which version was the newest at {limit.isoformat()} is not known, as versions "
+                        f"{number + 1} to {later - 1} were cleaned up; name a version, such as {number} or {later}"
+                    )
                 return number
+            later = number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
     def delta(

@@ -12,7 +12,8 @@ rows of the last attempt, once.
         of a later attempt        fail: the later attempt wins
         of this run, or of a run  replace its rows: an overwrite replaces them anyway, an append removes them in the
         that did not succeed      same commit
-        of a run that succeeded   write, and keep that commit: this is a deliberate second run
+        of a run that succeeded   write, and keep that commit: this is a deliberate second run; the run that succeeded
+                                  has replaced the rows of attempts before it
 
 A commit that adds rows is also recorded, with its run, in the table's configuration, which stays when its version is
 cleaned up. Its rows are removed if they can still be distinguished from others; otherwise the retry fails.
@@ -161,19 +162,18 @@ def _other_attempts(
     runs = {
         version: prop.properties_of(transaction).get(prop.RUN_ID, "") for version, transaction in transactions.items()
     }
+    present = [attempt for attempt in proofs if not attempt.is_removed]
+    survivors = [attempt for attempt in present if attempt.note != facts.run_id and facts.succeeded(attempt.note)]
+    settled = max((attempt.version for attempt in survivors), default=0)
     earlier = {
         version: transactions[version]
         for version, run_id in runs.items()
-        if version not in removed and (run_id == facts.run_id or not facts.succeeded(run_id))
+        if version not in removed and (run_id == facts.run_id or (version > settled and not facts.succeeded(run_id)))
     }
-    cleaned_up, surviving = [], []
-    for attempt in proofs:
-        if attempt.is_removed:
-            continue
-        if attempt.note != facts.run_id and facts.succeeded(attempt.note):
-            surviving.append(attempt.number)
-        elif attempt.version not in transactions:
-            cleaned_up.append(attempt.version)
+    cleaned_up = [
+        attempt.version for attempt in present if attempt.version > settled and attempt.version not in transactions
+    ]
+    surviving = [attempt.number for attempt in survivors]
     undecided = _undecided(dataset, write, facts, missing)
     return EarlierAttempts(transactions=earlier, cleaned_up=cleaned_up, missing=undecided, surviving=surviving)
 

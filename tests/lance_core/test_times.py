@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.times import moment, parse_duration, zone_named
 
 TOKYO = zoneinfo.ZoneInfo("Asia/Tokyo")
@@ -119,3 +119,18 @@ def test_a_version_is_opened_by_the_time_that_is_listed_for_it(tmp_path, monkeyp
     times = [one["timestamp"] for one in table.versions()]
     opened = [lance_core.dataset(table.uri, asof=at).version for at in times]
     assert opened == [2, 2, 3]  # of versions of one microsecond the newest
+
+
+def test_no_version_stands_for_one_that_was_cleaned_up(tmp_path):
+    table = lance_core.write_dataset(pa.table({"n": [0]}), tmp_path / "t.lance")
+    for number in range(1, 4):
+        table.insert(pa.table({"n": [number]}))
+    times = {version["version"]: version["timestamp"] for version in table.versions()}
+    table.tags.create("keep", 1)
+    table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+    assert table.version_as_of(times[4]) == 4
+    for version in (1, 2, 3):  # the next one may have been committed at the same moment
+        with pytest.raises(
+            VersionNotFoundError, match=r"versions 2 to 3 were cleaned up; name a version, such as 1 or 4"
+        ):
+            table.version_as_of(times[version])

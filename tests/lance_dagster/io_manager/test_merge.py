@@ -198,6 +198,20 @@ class TestRetries:
         result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
         assert "merged 1 keys that this attempt lacks" in errors(result)
 
+    def test_a_run_that_succeeded_has_replaced_the_attempts_before_it(self, lake, table):
+        def t(*rows):
+            return merging(frame(*rows))
+
+        @dg.asset_check(asset="t", blocking=True)
+        def never() -> dg.AssetCheckResult:
+            return dg.AssetCheckResult(passed=False)
+
+        first = lake.run(t((ONE, 9, "bad")), never, fails=True).run_id
+        again = {"tags": {"dagster/root_run_id": first, "dagster/parent_run_id": first}}
+        lake.run(t((ONE, 9, "Z")), **again)
+        lake.run(t((ONE, 2, "B")), **again)
+        assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 3, "c")]
+
     @pytest.mark.parametrize("policy", ["replace", "adopt", "append"])
     def test_an_earlier_attempt_that_was_undone_does_not_count(self, lake, table, policy):
         metadata = {"lance/on_earlier_attempt": policy}

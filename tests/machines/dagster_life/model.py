@@ -263,13 +263,13 @@ class Model:
         ]
 
     def earlier_attempts(self, write: Write) -> list[Commit]:
-        """Those whose rows the write replaces."""
+        """Those whose rows the write replaces: a run that succeeded has replaced those before it, and keeps its own."""
+        attempts = [commit for commit in self.attempts(write) if not commit.is_undone]
+        ended = [commit.at for commit in attempts if commit.run.number in write.ended and commit.run is not write.run]
         return [
             commit
-            for commit in self.attempts(write)
-            if not commit.is_undone
-            and commit.order < write.order
-            and (commit.run is write.run or commit.run.number not in write.ended)
+            for commit in attempts
+            if commit.order < write.order and (commit.run is write.run or commit.at > max(ended, default=0))
         ]
 
     def outcome(self, write: Write) -> str:

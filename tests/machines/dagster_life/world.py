@@ -230,7 +230,9 @@ class World(contextlib.AbstractContextManager):
             return  # Dagster fails before an input is loaded
         is_reader = self.config.checks or is_of_totals
         may_lack = is_reader and not of_partitions(self.model.readable("events", run), run.partitions)
-        is_lost = self.config.read == "materialized" and "events" in self.model.dropped
+        is_lost = self.config.read == "materialized" and (
+            "events" in self.model.dropped or any(table == "events" for table, _ in self.perhaps_recorded)
+        )  # such as by the event of a discard, of a version without rows
         is_lost |= run.branch in self.model.discarded or (run.branch is not None and bool(self.model.cleaned))
         if run.is_audited:
             judged, is_sure = judging.verdict(self, run.branch)
