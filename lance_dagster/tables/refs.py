@@ -271,7 +271,9 @@ def _main_at_begin(main: lance_core.LanceDataset, since: datetime) -> lance_core
     try:  # the clocks of machines that write may be ahead of that of the instance
         return main.checkout_version(main.version_as_of(since, clock="storage"))
     except VersionNotFoundError as error:
-        if min(version["version"] for version in main.version_refs()) > 1:
+        versions = [version["version"] for version in main.version_refs()]
+        has_gap = len(versions) < main.version and main.checkout_version(versions[0]).timestamp <= since
+        if versions[0] > 1 or has_gap:
             raise VersionNotFoundError(f"{main.uri}: the version {when}, was cleaned up; {remedy}") from error
         raise DatasetNotFoundError(f"{main.uri} did not exist {when}; {remedy}") from error
 

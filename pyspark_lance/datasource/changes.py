@@ -74,8 +74,7 @@ def _find_first_since(options: SourceOptions, latest: LanceDataset) -> int:
     """The first version that was committed at a time or later."""
     moment = options.moment("startingTimestamp")
     oldest: int = latest.version_refs()[0]["version"]
-    try:
-        before = latest.version_as_of(moment)
-    except VersionNotFoundError:
+    if latest.checkout_version(oldest).timestamp > moment:
         return oldest
+    before = latest.version_as_of(moment)
     return before if latest.checkout_version(before).timestamp >= moment else before + 1

@@ -75,6 +75,20 @@ class TestMainAsItWas:
         assert again.status is dg.DagsterRunStatus.FAILURE
         assert "was cleaned up; launch a new run" in deployment.errors(again)
 
+    def test_a_version_that_was_cleaned_up_after_one_that_stays(self, deployment):
+        """The older one has other rows than main had when the run began."""
+        for value in (1, 2):
+            deployment.says(policy=("off",), value=value).run("first", partition="x")
+        deployment.says(policy=("per_run",), failing=["second"])
+        run = deployment.run("second", partition="x")
+        deployment.says(policy=("off",), value=3, failing=[]).run("first", partition="x")
+        table = deployment.table("first")
+        table.tags.create("keep", 1)
+        table.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        again = deployment.says(policy=("per_run",)).re_execute(run.run_id)
+        assert again.status is dg.DagsterRunStatus.FAILURE
+        assert "was cleaned up; launch a new run" in deployment.errors(again)
+
     @pytest.mark.parametrize("policy", ["off", "per_run"])
     def test_the_table_was_created_by_a_machine_whose_clock_is_ahead(self, deployment, monkeypatch, policy):
         deployment.says(policy=(policy,))
