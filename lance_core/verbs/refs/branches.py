@@ -21,7 +21,7 @@ from typing import Any
 
 from lance_core.arguments import checked_methods
 from lance_core.commit.loop import commit
-from lance_core.commit.versions import latest_version, load_latest, reject_dropped_dataset
+from lance_core.commit.versions import load_latest, reject_dropped_dataset
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -245,7 +245,7 @@ class Branches:
             version: The version that the promotion made.
 
         Raises:
-            BranchConflictError: The rows were taken back; the message names the version that did.
+            BranchConflictError: The rows were taken back, or may have been; the message names the version.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -253,7 +253,10 @@ class Branches:
             >>> table.branches.check_promotion("fix", table.branches.promote("fix").version)
         """
         store = self._refs.store_of(self._refs.branch)
-        reject_taken_back(store, name, version, read_commits_between(store, version, latest_version(store) or 0))
+        latest = load_latest(store)
+        assert latest is not None
+        commits = read_commits_between(store, version - 1, latest.version)
+        reject_taken_back(store, latest, name, version, commits, getattr(commits.get(version), "operation", None))
 
     def discard(self, name: str) -> bool:
         """Delete a branch with all its files; a missing branch is not an error.

@@ -436,3 +436,30 @@ def test_moved_rows_of_columns_that_no_search_could_find(tmp_path):
     clean(main.uri)
     lance_core.dataset(main.uri).branches.promote("draft")
     assert lance.dataset(main.uri).to_table().to_pylist() == [{"v": [2.0]}]
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_a_promotion_that_may_have_been_taken_back_is_no_success(tmp_path, is_restored):
+    """pylance removes the version after it, which a restore may have made; the tag of the promotion keeps it."""
+    uri = str(tmp_path / "t.lance")
+    table = lance_core.write_dataset(pa.table({"id": [1]}), uri)
+    table.create_branch("work").insert(pa.table({"id": [2]}))
+    promoted = table.branches.promote("work").version
+    if is_restored:
+        table.checkout_version(1).restore()
+    else:
+        lance_core.dataset(uri).update_config({"mine": "1"})
+    lance_core.dataset(uri).update_config({"mine": "2"})
+    lance.dataset(uri).cleanup_old_versions(
+        older_than=dt.timedelta(0), error_if_tagged_old_versions=False, delete_unverified=True
+    )
+    table = lance_core.dataset(uri)
+    assert [version["version"] for version in table.versions()] == [1, promoted, promoted + 2]
+    if not is_restored:
+        assert table.branches.promote("work").deduplicated
+        table.branches.check_promotion("work", promoted)
+        return
+    for call in (lambda: table.branches.promote("work"), lambda: table.branches.check_promotion("work", promoted)):
+        with pytest.raises(BranchConflictError, match=f"is not known, as version {promoted + 1} was cleaned up"):
+            call()
+    assert table.to_table()["id"].to_pylist() == [1]

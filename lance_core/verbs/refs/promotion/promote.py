@@ -319,7 +319,7 @@ class _PromotionCall:
 
         Raises:
             InvalidInputError: The branch was promoted, and has other rows since.
-            BranchConflictError: A later version of the parent took the promotion back.
+            BranchConflictError: A later version of the parent took the promotion back, or may have.
         """
         branch, unique = self.branch, self.token.rpartition("@")[0]
         tokens = {version: transaction.properties.get(PROMOTION_KEY, "") for version, transaction in commits.items()}
@@ -336,7 +336,8 @@ class _PromotionCall:
                     f"version {promoted}, and has changed since: its version {self.head_version} cannot be promoted as "
                     "well. Fork a new branch and write the later changes there"
                 )
-            reject_taken_back(branch.parent.store, branch.name, version, commits)
+            operation = build_promotion_update(branch, self.changes, None)
+            reject_taken_back(branch.parent.store, latest, branch.name, version, commits, operation)
             return version
         return Proofs.of(latest.config).key((PROMOTION_KEY, self.token))
 

@@ -24,7 +24,7 @@ from lance_core.errors import BranchConflictError
 from lance_core.store import ObjectStore
 from lance_core.table.filled_slices import SLICE_NAMES_KEY, SLICES_KEY, FilledSlice, read_slices, slice_properties
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import KeyExistenceFilter, Overwrite, Restore, Update
+from lance_core.table.operations import KeyExistenceFilter, Operation, Overwrite, Restore, Update
 from lance_core.table.refs import BranchRef, TagRef, check_tag_name
 from lance_core.table.row_changes import RowChange
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, REVERTS_KEY, Transaction
@@ -94,19 +94,29 @@ def promotion_tag(branch: Branch, tag: str | bool) -> str | None:
     return f"{PROMOTION_TAG_PREFIX}{slug}.{unique}"
 
 
-def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: Mapping[int, Transaction]) -> None:
+def reject_taken_back(
+    parent: ObjectStore,
+    latest: Manifest,
+    branch: str,
+    version: int,
+    commits: Mapping[int, Transaction],
+    operation: Operation | None,
+) -> None:
     """Make sure that nobody took back the rows that a promotion added to the parent of a branch.
 
-    A write that replaces all rows takes nothing back: it is newer than the promotion.
+    A write that replaces all rows takes nothing back: it is newer than the promotion. Where a later commit is not
+    known, fragments of the promotion have to be there.
 
     Args:
         parent: The store of the parent.
+        latest: The parent's latest version.
         branch: The branch.
         version: The version of the parent that the promotion made.
         commits: The later commits of the parent; earlier ones do not matter.
+        operation: What the promotion committed; None if that is not known.
 
     Raises:
-        BranchConflictError: An undo or a restore removed the rows.
+        BranchConflictError: An undo or a restore removed the rows, or may have.
     """
     later = find_version_that_took_back(version, commits)
     is_newer = later is not None and isinstance(commits[later].operation, Overwrite)
@@ -117,6 +127,23 @@ def reject_taken_back(parent: ObjectStore, branch: str, version: int, commits: M
             "discarded. Run again what wrote to the branch, which begins it again from the table as it is "
             "now, and promote that"
         )
+    missing = [number for number in range(version + 1, latest.version + 1) if number not in commits]
+    if missing and not _has_fragments_of(operation, latest):
+        raise BranchConflictError(
+            f"branch {branch!r} was promoted as version {version} of {parent.root}. Whether its rows were taken back "
+            f"since is not known, as version {missing[0]} was cleaned up by another library. Nothing was committed or "
+            "discarded. Compare the rows of both; where they are there, discard the branch by branches.discard"
+        )
+
+
+def _has_fragments_of(operation: Operation | None, latest: Manifest) -> bool:
+    """Whether a version has a fragment that a promotion added or changed: an undo or a restore leaves none."""
+    if not isinstance(operation, Update):
+        return False
+    paths = {file.path for fragment in latest.fragments for file in fragment.files}
+    return any(file.path in paths for fragment in operation.new_fragments for file in fragment.files) or any(
+        latest.fragments.get(fragment.id) == fragment for fragment in operation.updated_fragments
+    )
 
 
 def may_take_back(commit: Transaction) -> bool:
