@@ -164,14 +164,16 @@ def _other_attempts(
     }
     present = [attempt for attempt in proofs if not attempt.is_removed]
     survivors = [attempt for attempt in present if attempt.note != facts.run_id and facts.succeeded(attempt.note)]
-    settled = max((attempt.version for attempt in survivors), default=0)
+    settled = max((attempt.version for attempt in survivors), default=0)  # a promotion commits several in one version
     earlier = {
         version: transactions[version]
         for version, run_id in runs.items()
-        if version not in removed and (run_id == facts.run_id or (version > settled and not facts.succeeded(run_id)))
+        if version not in removed and (run_id == facts.run_id or (version >= settled and not facts.succeeded(run_id)))
     }
     cleaned_up = [
-        attempt.version for attempt in present if attempt.version > settled and attempt.version not in transactions
+        attempt.version
+        for attempt in present
+        if attempt not in survivors and attempt.version >= settled and attempt.version not in transactions
     ]
     surviving = [attempt.number for attempt in survivors]
     undecided = _undecided(dataset, write, facts, missing)
