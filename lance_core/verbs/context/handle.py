@@ -418,6 +418,8 @@ class Handle:
         Raises:
             VersionNotFoundError: The version, the tag or the branch does not exist.
             InvalidInputError: No tag or branch can have the name.
+            IncompatibleConflictError: The dataset was dropped and made again, which is noticed where the check costs
+                no request.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -428,7 +430,10 @@ class Handle:
         resolved = self._refs.resolve(version)
         if (resolved.branch, resolved.version) == (self.branch, self.version):
             return self._open_beside(self._uri, self._manifest)
-        return self._open_beside(resolved.store.root, resolved.manifest())
+        manifest = resolved.manifest()
+        if not self._store.put_is_a_request:
+            self._refs.reject_successor()
+        return self._open_beside(resolved.store.root, manifest)
 
     def checkout_latest(self) -> None:
         """Move this handle to the latest version.

@@ -164,9 +164,8 @@ def reject_clones(root: ObjectStore) -> None:
     for uri in uris:
         try:
             latest = load_latest(open_store(uri, root.options))
-            if latest is None or canonical_uri(root.root) not in _find_roots(latest):
-                continue  # it was never finished, or deleted, perhaps for another table
-            reason = "needs its files"
+            is_there = latest is not None and canonical_uri(root.root) in _find_roots(latest)
+            reason = "needs its files" if is_there else "is not at its place, and needs its files if it was moved"
         except (LanceError, OSError) as error:
             reason = f"may need its files ({error})"
         raise InvalidInputError(

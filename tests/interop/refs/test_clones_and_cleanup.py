@@ -94,11 +94,13 @@ def test_a_table_is_not_dropped_while_a_clone_needs_its_files(source, tmp_path):
 def test_the_ways_to_drop_a_table_with_a_clone(source, tmp_path, ending):
     target = str(tmp_path / "clone")
     clone = source.shallow_clone(target, 2)
-    if ending == "release":
-        source.clones.release(target)
-    else:
+    if ending == "deep_clone":
         clone.deep_clone(str(tmp_path / "copy"), None)
+        lance_core.LanceDataset.drop(target)
+    elif ending == "deleted by hand":
         shutil.rmtree(target)
+    if ending != "deep_clone":
+        source.clones.release(target)
     lance_core.LanceDataset.drop(source.uri)
     if ending == "deep_clone":
         assert ids(tmp_path / "copy") == [1, 2, 3]
@@ -144,13 +146,18 @@ def test_a_source_that_cannot_be_written_to_is_warned_of(source, tmp_path, monke
     assert ids(tmp_path / "clone") == [1, 2, 3]
 
 
-def test_another_table_in_the_place_of_a_clone_needs_nothing(source, tmp_path):
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_clone_that_is_not_at_its_place_may_have_been_moved(source, tmp_path, is_replaced):
     target = str(tmp_path / "clone")
     source.shallow_clone(target, 2)
-    shutil.rmtree(target)
-    source.deep_clone(target, 2)
+    shutil.move(target, tmp_path / "moved")
+    if is_replaced:
+        source.deep_clone(target, 2)
+    with pytest.raises(InvalidInputError, match=r"is not at its place, and needs its files if it was moved.*release"):
+        lance_core.LanceDataset.drop(source.uri)
+    assert ids(tmp_path / "moved") == [1, 2, 3]
+    source.clones.release(target)
     lance_core.LanceDataset.drop(source.uri)
-    assert ids(target) == [1, 2, 3]
 
 
 def test_a_clone_is_not_made_where_its_version_is_not_kept(source, tmp_path, monkeypatch):

@@ -148,13 +148,15 @@ class Machine(References):
         if len(self.tables) == 1:
             return self.create()
         table = self.table()
+        # Of creations that were killed, whose clones might have been moved.
+        left = [] if table.clones else [item["uri"] for item in self.open("ours", table).clones.list().values()]
         fault = self.fault("ours")
         self.log(f"ours drops {table.name}{fault}")
         outcome = self.take(
             "ours",
             fault,
             lambda role: lance_core.LanceDataset.drop(table.uri, self.place.options(role)),
-            bool(table.clones),
+            bool(table.clones or left),
             deletes=True,
         )
         if table.clones:
@@ -162,7 +164,9 @@ class Machine(References):
                 raise FindingError(f"{table.name} was dropped, though {list(table.clones)} need it")
             return None
         if outcome.error is not None:
-            with contextlib.suppress(lance_core.errors.DatasetNotFoundError):
+            with contextlib.suppress(lance_core.errors.NotFoundError):
+                for uri in left:
+                    self.open("ours", table).clones.release(uri)
                 lance_core.LanceDataset.drop(table.uri, self.place.options())
         del self.tables[table.name]
         for other in self.tables.values():

@@ -89,3 +89,13 @@ def test_handle_of_a_version_that_was_cleaned_up(tmp_path, verb):
 def test_discard_through_the_branch_itself(tmp_path):
     branch = make_table(f"{tmp_path}/t.lance", 0).checkout_version(("b", None))
     assert (branch.branches.discard("b"), branch.branches.discard("b")) == (True, False)
+
+
+def test_an_older_version_is_not_looked_for_in_the_next_table(tmp_path):
+    """Its rows would be restored, changed or deleted there."""
+    uri = f"{tmp_path}/t.lance"
+    old = make_table(uri, 0)
+    lance.LanceDataset.drop(uri)
+    make_table(uri, 100)
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        old.checkout_version(1)
