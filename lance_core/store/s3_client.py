@@ -20,6 +20,7 @@ from __future__ import annotations
 # ruff: noqa: PLC0415
 import asyncio
 import errno
+import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -425,9 +426,20 @@ def _one_of(s3_options: dict[str, str], name: str, values: Sequence[str]) -> str
 def _filesystem(s3_options: dict[str, str]) -> Any:
     try:
         import s3fs
+        from aiobotocore.config import AioConfig
+        from aiobotocore.httpsession import AIOHTTPSession
         from botocore.config import Config
     except ImportError:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
+
+    class Session(AIOHTTPSession):  # type: ignore[misc]  # without types
+        """Sends each request once: aiohttp repeats a put whose connection broke, and only the last answer is seen."""
+
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._retry_connection = False  # noqa: SLF001 - there is no public name
+            return session
+
     endpoint = s3_options.get("aws_endpoint")
     plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
     if plain and not _is_set(s3_options, "aws_allow_http"):
@@ -442,6 +454,8 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         "s3": {"addressing_style": style},
         "max_pool_connections": 64,
     }
+    if "http_session_cls" in inspect.signature(AioConfig).parameters:
+        config["http_session_cls"] = Session
     if endpoint and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
         # Servers other than AWS often lack trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"

@@ -1,10 +1,13 @@
 """Faults of the network between us and S3, and secrets that must not show in their wake."""
 
+import functools
 import io
 import json
 import logging
 import pickle
+import threading
 import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import aiohttp
 import botocore.exceptions
@@ -17,9 +20,11 @@ from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUn
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
 from lance_core.store import s3_client as client_module
+from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client
 from lance_core.table.fragment import DataFile, Fragment
 from tests.lance_core.commit.tables import appending, creation
+from tests.s3_endpoint import S3Endpoint
 
 FILE = DataFile(path="x.lance", fields=(0,), column_indices=(0,), file_major_version=2, file_minor_version=2)
 FRAGMENT = Fragment(files=(FILE,), physical_rows=3)
@@ -208,3 +213,40 @@ class TestUploadsInParts:
         with pytest.raises(ObjectNotFoundError):
             writer.close()
         writer.abort()
+
+
+def test_a_put_whose_connection_breaks_is_not_repeated_unseen():
+    """The answer to its repetition says nothing about the first one, which may have taken effect."""
+    answers = [(404, b""), None, (403, b"<Error><Code>AccessDenied</Code></Error>")]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self):
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            prepared = answers.pop(0)
+            if prepared is None:
+                self.close_connection = True
+                return
+            self.send_response(prepared[0])
+            self.send_header("Content-Length", str(len(prepared[1])))
+            self.end_headers()
+            self.wfile.write(prepared[1])
+
+        do_PUT = do_HEAD = answer  # noqa: N815 - the names of the library
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = S3Client(StorageOptions(S3Endpoint(server.server_port).storage_options))
+        try:
+            with pytest.raises(ObjectNotFoundError):
+                client.run(functools.partial(client.request, "head_object", Bucket="b", Key="k"))
+            put = functools.partial(client.request, "put_object", writes=True, Bucket="b", Key="k", Body=b"rows")
+            with pytest.raises(OutcomeUnknownError, match=r"403.*it may have taken effect"):
+                client.run(put)
+        finally:
+            server.shutdown()
+    assert not answers
