@@ -95,7 +95,7 @@ def observable_lance_asset(
 
 def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, Any]:
     from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import is_change_lost, read_history  # noqa: PLC0415 - heavy imports at first use
 
     entries: dict[str, Any] = {
         "dagster/row_count": dataset.count_rows(),
@@ -108,7 +108,7 @@ def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, A
     change = next(
         (commit for commit in read_history(dataset) if commit.changes_rows and not commit.touches_no_rows), None
     )
-    if change is not None:
+    if change is not None and not is_change_lost(dataset, change.version):
         entries |= _change_metadata(change)
     return entries
 

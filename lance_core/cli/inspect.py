@@ -115,7 +115,9 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
         values["transaction"] = transaction.uuid
         values["properties"] = dict(transaction.properties)
     earlier = [number for number in list_versions(dataset_at_version.source.store) if number < manifest.version]
-    if earlier:
+    if earlier and earlier[-1] < manifest.version - 1:
+        values["changes"] = f"unknown: version {manifest.version - 1} was cleaned up"
+    elif earlier:
         try:
             values["changes"] = _describe_changes(load_manifest(dataset_at_version.source.store, earlier[-1]), manifest)
         except CorruptFileError as error:

@@ -290,13 +290,17 @@ def _find_unreported_commit(
 ) -> str | None:
     """The problem with a version of main that a run or an undo made, if Dagster has no event of it; else None.
 
-    A run that is under way, and one that the instance does not know, is no problem.
+    A run that is under way, and one that the instance does not know, is no problem. A later version that changed rows
+    and was cleaned up is one.
     """
     from lance_dagster.events.reporting import read_recorded_states  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import is_change_lost  # noqa: PLC0415 - heavy imports at first use
 
     if commit.branch is not None or (commit.assets and ref.name not in commit.assets):
         return None
     recorded_version = read_recorded_states(context.instance, ref.key, [], dataset)[None].version
+    if is_change_lost(dataset, max(commit.version, recorded_version or 0)):
+        return "who wrote the newest rows is not known, as their version was cleaned up"
     if recorded_version is not None and recorded_version >= commit.version:
         return None
     if commit.undid is not None:

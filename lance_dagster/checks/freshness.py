@@ -96,7 +96,7 @@ def _find_last_write(
 
     If that version was cleaned up, it counts as written when Dagster recorded its event.
     """
-    from lance_dagster.lineage.history import last_data_change, read_history  # noqa: PLC0415 - heavy imports
+    from lance_dagster.lineage.history import is_change_lost, last_data_change, read_history  # noqa: PLC0415 - heavy
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
     from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
 
@@ -114,6 +114,8 @@ def _find_last_write(
         )
         begins = commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
         if not is_other and not begins and (not commit.assets or ref.name in commit.assets):
+            if is_change_lost(main, commit.version):
+                break
             return commit.version, commit.time
     version = last_data_change(main)
     if version in seen:

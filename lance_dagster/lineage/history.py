@@ -383,6 +383,12 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
     return changed if expected <= known_to else max(number, changed)
 
 
+def is_change_lost(dataset: lance_core.LanceDataset, since: int) -> bool:
+    """Whether the version that last changed rows is later than another one, and was cleaned up."""
+    changed = last_data_change(dataset)
+    return changed > since and all(ref["version"] != changed for ref in dataset.version_refs())
+
+
 def is_without_changes(transaction: lance_core.Transaction | None) -> bool:
     """Whether a commit keeps all rows, writes none and removes none, or begins a branch."""
     operation = None if transaction is None else transaction.operation.name

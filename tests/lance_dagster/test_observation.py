@@ -1,5 +1,7 @@
 """What others commit is reported once, and what only maintenance does moves no data version."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -38,6 +40,16 @@ class TestObservableAsset:
         )
         assert found["dagster/last_updated_timestamp"] == pytest.approx(table.timestamp.timestamp())
         assert version.endswith(":main:2")
+
+    def test_a_change_that_was_cleaned_up_is_not_taken_for_an_older_one(self, lake, tmp_path):
+        uri = str(tmp_path / "t.lance")
+        lance_core.write_dataset(pa.table({"n": [1]}), uri, commit_message="first").tags.create("first", 1)
+        table = lance_core.write_dataset(pa.table({"n": [2]}), uri, mode="append")
+        table.update_config({"a": "b"})
+        table.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        version, found = self.observe(lake, observable_lance_asset("things", uri))
+        assert version.endswith(":main:2")
+        assert {"lance/operation", "lance/commit_message", "dagster/last_updated_timestamp"}.isdisjoint(found)
 
     def test_maintenance_does_not_move_its_data_version(self, lake, tmp_path):
         uri = str(tmp_path / "t.lance")

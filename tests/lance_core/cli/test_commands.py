@@ -106,6 +106,14 @@ def test_show_and_diff(table):
     assert "1-2" in call("diff", table, 1, 4)
 
 
+def test_show_after_a_version_that_was_cleaned_up(table):
+    dataset = lance_core.dataset(table)
+    dataset.insert(dataset.to_table().slice(0, 1))
+    dataset.update_config({"a": "b"})
+    dataset.cleanup_old_versions(dt.timedelta(0), error_if_tagged_old_versions=False)
+    assert ask("show", table, 6)["changes"] == "unknown: version 5 was cleaned up"
+
+
 def test_fragments_files_schema_head(table):
     assert [(f["id"], f["rows"], f["deleted_rows"]) for f in ask("fragments", table)] == [
         (0, 5, 5),

@@ -1,6 +1,7 @@
 """Checks of tables: what they warn of, what they find broken, and their numeric metadata."""
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -190,6 +191,20 @@ class TestDrift:
         assert found.severity is dg.AssetCheckSeverity.WARN
         assert values(found)["lance/foreign_versions"] == 1
         assert "(Append)" in found.description
+        lake.run(flights)
+        assert check(lake, one)["lance_drift"].passed
+
+    def test_rows_of_others_whose_version_was_cleaned_up(self, lake):
+        one = build_lance_drift_check(flights)
+        lake.run(flights)
+        table = lake.table("nyc/flights")
+        table.tags.create("mine", table.version)
+        table.insert(pa.table({"n": [7]}))
+        table.optimize.compact_files()
+        table.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        found = check(lake, one)["lance_drift"]
+        assert not found.passed
+        assert "was cleaned up" in found.description
         lake.run(flights)
         assert check(lake, one)["lance_drift"].passed
 

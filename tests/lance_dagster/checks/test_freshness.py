@@ -129,6 +129,17 @@ def test_the_version_was_cleaned_up(lake):
     assert looked_at(lake, *build_lance_freshness_checks(plain, "1d"))[0]
 
 
+def test_the_version_was_cleaned_up_and_an_older_one_stays(lake):
+    lake.run(plain)
+    lake.table("plain").tags.create("first", 1)
+    lake.run(plain)
+    main = lake.table("plain")
+    main.update_config({"mine": "1"})
+    main.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+    assert [one["version"] for one in main.versions()] == [1, 3]
+    assert looked_at(lake, *build_lance_freshness_checks(plain, "1d")) == (True, 2)
+
+
 @pytest.mark.parametrize("max_age", ["0d", "soon", timedelta(0)])
 def test_a_wrong_age(max_age):
     with pytest.raises(ValueError):
