@@ -51,7 +51,7 @@ from pyspark_lance.keys.narrowing import Narrowed, collect_few_keys
 from pyspark_lance.lazy import Column, DataFrame, functions
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, match_names, quoted
-from pyspark_lance.types.spark_types import spark_schema
+from pyspark_lance.types.spark_types import check_lengths, spark_schema
 
 _BOTH: Final = "matched"
 _NEW: Final = "not matched"
@@ -107,6 +107,7 @@ class ClauseMerge:
 
         Raises:
             SchemaError: A value does not fit its column, or a column is missing; the message names the column.
+            UnsupportedError: The source has a column of CHAR or VARCHAR.
             InvalidInputError: A condition or a clause cannot be used, or several rows of the source change one row.
             RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
@@ -138,6 +139,7 @@ class ClauseMerge:
     def _find_keys(self, base: LanceDataset) -> ClauseMerge:
         """This merge with the keys of its condition; no job is run."""
         check_clauses(self.clauses)
+        check_lengths(self.source.schema)
         check_spellings(self.source, self.source.columns)
         with short_errors("merge"):
             self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions

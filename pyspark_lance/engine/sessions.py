@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
@@ -25,15 +26,31 @@ _UTC: Final = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Un
 _TIMES: Final = "spark.sql.timeType.enabled"
 
 
+_lock = threading.Lock()
+_held: dict[tuple[int, str], tuple[int, str]] = {}
+"""The contexts that hold a setting of a session, and the value that it has without them."""
+
+
 @contextlib.contextmanager
 def with_setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
-    """Give a setting of a session, which is false by default, another value within the context."""
-    before = str(session.conf.get(key, "false"))
-    session.conf.set(key, value)
+    """Give a setting of a session, which is false by default, another value within the context.
+
+    Threads may hold it at the same time: the last one sets it back.
+    """
+    place = (id(session), key)
+    with _lock:
+        holders, before = _held.get(place) or (0, str(session.conf.get(key, "false")))
+        _held[place] = (holders + 1, before)
+        session.conf.set(key, value)
     try:
         yield
     finally:
-        session.conf.set(key, before)
+        with _lock:
+            holders, before = _held.pop(place)
+            if holders > 1:
+                _held[place] = (holders - 1, before)
+            else:
+                session.conf.set(key, before)
 
 
 def with_times(session: SparkSession, *schemas: types.StructType) -> contextlib.AbstractContextManager[None]:

@@ -113,6 +113,16 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
         seen.add(name)
 
 
+def check_lengths(schema: StructType) -> None:
+    """Reject a frame with columns of CHAR and VARCHAR.
+
+    Raises:
+        UnsupportedError: A column has a length; the message names it.
+    """
+    for field in schema:
+        _check_length(field, field.name)
+
+
 def _check_length(field: StructField, path: str) -> None:
     """Reject columns of CHAR and VARCHAR, which Spark keeps in metadata of strings: they would become STRING.
 

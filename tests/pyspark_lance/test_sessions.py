@@ -23,7 +23,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.file.pool import num_threads
-from pyspark_lance.engine.sessions import use_cores_of_task
+from pyspark_lance.engine.sessions import use_cores_of_task, with_setting
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
 EVERY_TYPE = """
@@ -589,3 +589,16 @@ def test_a_task_uses_as_many_threads_as_it_has_cores(spark):
             yield pa.RecordBatch.from_pydict({"threads": [num_threads()] * batch.num_rows})
 
     assert [row.threads for row in spark.range(1).mapInArrow(count_threads, "threads long").collect()] == [1]
+
+
+def test_a_setting_is_as_it_was_after_two_threads_held_it(spark):
+    """The last one sets it back, whichever began first."""
+    key = "spark.sql.timeType.enabled"
+    before = spark.conf.get(key, "false")
+    first, second = with_setting(spark, key, "true"), with_setting(spark, key, "true")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert spark.conf.get(key) == "true"
+    second.__exit__(None, None, None)
+    assert spark.conf.get(key) == before

@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
 from pyspark_lance import LanceTable
 from pyspark_lance.engine.lexing import string_value
 
@@ -161,5 +161,10 @@ def test_strings_with_a_length_are_rejected(spark, uri, kind):
         spark.sql("INSERT INTO with_a_length VALUES (1, 'ab')")
         plain = "rtrim(c)" if kind.startswith("CHAR") else "cast(c AS STRING)"
         pyspark_lance.write(frame.selectExpr("id", f"{plain} AS c"), uri)
+        with pytest.raises(UnsupportedError, match=r"column 'c': strings have no length here"):
+            pyspark_lance.sql(
+                spark,
+                f"MERGE INTO lance.`{uri}` t USING with_a_length s ON t.id = s.id WHEN MATCHED THEN UPDATE SET c = s.c",
+            )
         assert lance_core.dataset(uri).to_table().to_pylist() == [{"id": 1, "c": "ab"}]
     spark.sql("DROP TABLE with_a_length")

@@ -294,11 +294,21 @@ def _check_nullable(field: Field, path: str) -> None:
 
 
 def _extend_struct(old: Field, new: Field, path: str, version: str) -> Field:
-    """An existing struct with the new children that it lacks."""
+    """An existing struct with the new children that it lacks, also in nested structs.
+
+    Raises:
+        SchemaError: It is no struct, or lacks none.
+    """
+    extended = _add_children(old, new, path, version)
+    if extended == old:
+        raise SchemaError(f"column {path!r} exists already")
+    return extended
+
+
+def _add_children(old: Field, new: Field, path: str, version: str) -> Field:
     if old.logical_type != "struct" or new.logical_type != "struct":
         raise SchemaError(f"column {path!r} exists already")
     children = {child.name: child for child in old.children}
-    changed = False
     for child in new.children:
         inner = f"{path}.{child.name}"
         if child.name not in children:
@@ -309,10 +319,6 @@ def _extend_struct(old: Field, new: Field, path: str, version: str) -> Field:
                 )
             check_null_is_stored(child, inner, version)
             children[child.name] = child
-            changed = True
         elif child.logical_type == "struct":
-            children[child.name] = _extend_struct(children[child.name], child, inner, version)
-            changed = True
-    if not changed:
-        raise SchemaError(f"column {path!r} exists already")
+            children[child.name] = _add_children(children[child.name], child, inner, version)
     return replace(old, children=tuple(children.values()))

@@ -77,3 +77,14 @@ def test_every_write_is_one_version(spark, uri):
             frame.where("day = 0"), uri, mode="overwrite", replace_where="day = 1", schema_mode="add_columns"
         )
     assert table(uri).version == len(writes)
+
+
+def test_a_struct_gets_a_field_beside_a_nested_struct_that_gets_none(spark, uri, lance):
+    pyspark_lance.write(spark.sql("SELECT 1 AS id, named_struct('a', 1, 'n', named_struct('x', 1)) AS s"), uri)
+    more = spark.sql("SELECT 2 AS id, named_struct('a', 2, 'n', named_struct('x', 2), 'c', 6L) AS s")
+    pyspark_lance.write(more, uri, schema_mode="add_columns")
+    stored = lance.dataset(uri).to_table().sort_by("id")["s"].to_pylist()
+    assert stored == [{"a": 1, "n": {"x": 1}, "c": None}, {"a": 2, "n": {"x": 2}, "c": 6}]
+    again = spark.sql("SELECT 3 AS id, named_struct('a', 2, 'n', named_struct('x', 2), 'c', 6L) AS s")
+    pyspark_lance.write(again, uri, schema_mode="add_columns")
+    assert lance.dataset(uri).count_rows() == 3
