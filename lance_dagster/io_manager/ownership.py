@@ -155,15 +155,18 @@ def reject_rows_of_others(output: TableOutput) -> None:
     """Reject the overwrite of a whole table that other assets write to as well.
 
     Raises:
-        DagsterInvalidDefinitionError: The asset has no partitions, so that it would delete the other assets' rows.
+        DagsterInvalidDefinitionError: The asset has no partitions, so that it would delete the other assets' rows, or
+            may.
     """
     overwrites = output.keys is None and output.settings.write_mode == "overwrite"
     if not overwrites or not is_shared(output.metadata, output.label):
         return
     table, asset = output.existing, output.context.asset_key.to_user_string()
     other_assets_of_table = {key.to_user_string(): None for key in _defined_for(output)}
+    is_known = True
     if table is not None and table.count_rows():
-        other_assets_of_table |= {name: None for name in writers_of_rows(table) if name != asset}
+        names, is_known = writers_of_rows(table)
+        other_assets_of_table |= {name: None for name in names if name != asset}
     if other_assets_of_table:
         first = next(iter(other_assets_of_table))
         raise dg.DagsterInvalidDefinitionError(
@@ -171,6 +174,13 @@ def reject_rows_of_others(output: TableOutput) -> None:
             f"({SHARED_KEY}), and write_mode overwrite replaces all its rows, as the asset has no partitions. Set "
             "lance/write_mode to append or merge, or give the asset partitions and partition_expr. If asset "
             f"{first} was renamed to this one, delete its rows first: "
+            f"lance_core.dataset({output.location.uri!r}).delete('true')"
+        )
+    if not is_known:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{output.label}: which assets wrote the rows of {output.location.uri} is not known, as versions were "
+            f"cleaned up; it may be shared ({SHARED_KEY}), and write_mode overwrite replaces all its rows. Set "
+            "lance/write_mode to append or merge, or delete the rows first: "
             f"lance_core.dataset({output.location.uri!r}).delete('true')"
         )
 

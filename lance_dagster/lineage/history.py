@@ -296,14 +296,23 @@ def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
     return list(dict.fromkeys([*newest.assets, *(asset for commit in wrote for asset in commit.assets)]))
 
 
-def writers_of_rows(dataset: lance_core.LanceDataset) -> Iterator[str]:
-    """The assets of the commits since all rows were replaced, newest first; commits that set columns do not count."""
-    for _, transaction in dataset.history(ahead=_AHEAD):
+def writers_of_rows(dataset: lance_core.LanceDataset) -> tuple[list[str], bool]:
+    """The assets of the commits since all rows were replaced, newest first, and whether all these commits are known.
+
+    Commits that set columns do not count. Of versions that were cleaned up the table records which replaced all rows.
+    """
+    names, expected = list[str](), dataset.version
+    for handle, transaction in dataset.history(ahead=_AHEAD):
+        if handle.version != expected:
+            break
         properties = prop.properties_of(transaction)
         if prop.COLUMNS not in properties and prop.MAINTENANCE not in properties:
-            yield from prop.split_values(properties.get(prop.ASSET_KEY))
+            names += prop.split_values(properties.get(prop.ASSET_KEY))
         if transaction is not None and transaction.operation.name == "Overwrite":
-            return
+            return names, True
+        expected -= 1
+    filled = {fill.version for fill in dataset.committed_fills() if fill.slices == ()}
+    return names, not expected or last_data_change(dataset) in filled
 
 
 def _changes_rows(dataset: lance_core.LanceDataset, commit: TableVersion) -> bool:
