@@ -64,7 +64,8 @@ def find_equalities(
         exact: Whether case matters.
     """
     # In a merge, the alias names the table, also where the source has a struct of that name.
-    frames = {"target": target, "source": source.drop(alias)}
+    structs = [field.name for field in source.schema if field.dataType.typeName() == "struct"]
+    frames = {"target": target, "source": source.drop(*(name for name in structs if name.lower() == alias.lower()))}
     pairs = []
     for part in split_conjuncts(condition):
         for left, right, is_null_safe in _split_comparisons(part):

@@ -105,3 +105,9 @@ def test_a_path_has_the_storage_options_of_the_closest_catalog(spark, tmp_path, 
                 found = finder.locate(TableName(parts=("lance", uri)))
                 assert (found.storage_options, found.path) == ({"of": names[owner]}, inner), uri
         assert finder.locate(TableName(parts=("lance", f"{tmp_path}-x/t.lance"))).catalog is None
+
+
+def test_an_alias_may_have_the_name_of_the_key(sql, table):
+    rows = sql("SELECT count(*) FROM lake.nyc.t")[0][0]
+    merge = "MERGE INTO lake.nyc.t x USING (SELECT x, s FROM lake.nyc.t) o ON x.x = o.x WHEN MATCHED THEN UPDATE SET s = o.s"
+    assert sql(merge)[0][0] == rows
