@@ -319,7 +319,7 @@ class Model:
             and (line is None or not line.own_commits())
         )
         lost = {commit.asset for commit in self.discarded[run.branch]} - set(run.steps)
-        return "lost" if is_sure and lost else "any"
+        return "lost" if is_sure and lost and not run.is_audited else "any"  # an audited job fails before it publishes
 
     def is_alone(self, write: Write) -> bool:
         """Whether nobody but earlier attempts of a write has written the table, which the write may replace."""
