@@ -164,7 +164,9 @@ def _find_row_move(now: lance_core.LanceDataset, after: int, fragments: Sequence
             transaction = now.read_transaction(version)
         except VersionNotFoundError:
             return version
-        operation = None if transaction is None else transaction.operation
+        if transaction is None:
+            return version
+        operation = transaction.operation
         if not isinstance(operation, lance_core.LanceOperation.Update) or not operation.new_fragments:
             continue
         if any(fragment.id in fragments for fragment in operation.updated_fragments):
