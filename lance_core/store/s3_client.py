@@ -432,7 +432,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
     except ImportError:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
 
-    class Session(AIOHTTPSession):  # type: ignore[misc]  # without types
+    class UnrepeatedRequests(AIOHTTPSession):  # type: ignore[misc]  # without types
         """Sends each request once: aiohttp repeats a put whose connection broke, and only the last answer is seen."""
 
         async def _get_session(self, proxy_url: str | None) -> Any:
@@ -455,7 +455,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         "max_pool_connections": 64,
     }
     if "http_session_cls" in inspect.signature(AioConfig).parameters:
-        config["http_session_cls"] = Session
+        config["http_session_cls"] = UnrepeatedRequests
     if endpoint and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
         # Servers other than AWS often lack trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"

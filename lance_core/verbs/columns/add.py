@@ -297,7 +297,7 @@ def _extend_struct(old: Field, new: Field, path: str, version: str) -> Field:
     """An existing struct with the new children that it lacks, also in nested structs.
 
     Raises:
-        SchemaError: It is no struct, or lacks none.
+        SchemaError: The column is no struct, or has all these children.
     """
     extended = _add_children(old, new, path, version)
     if extended == old:
