@@ -310,8 +310,8 @@ class _Tick:
         names = sorted(due)
         known_states = {name: self.states.get(name, _TableRequest()) for name in names}
         # A table that was dropped and made again has the versions of the first one, but other identities.
-        seen = [[name, *due[name][:2], known_states[name].failures, known_states[name].left] for name in names]
-        key = sha256(json.dumps(seen).encode()).hexdigest()
+        facts = [[name, *due[name][:2], known_states[name].failures, known_states[name].left] for name in names]
+        key = sha256(json.dumps(facts).encode()).hexdigest()
         for name in names:
             state = self.states.setdefault(name, _TableRequest())
             state.asked, state.request = due[name][0], key

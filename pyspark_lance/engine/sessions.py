@@ -37,18 +37,18 @@ def with_setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
 
     Threads may hold it at the same time: the last one sets it back.
     """
-    place = (id(session), key)
+    setting = (id(session), key)
     with _lock:
-        holders, before = _held.get(place) or (0, str(session.conf.get(key, "false")))
-        _held[place] = (holders + 1, before)
+        holders, before = _held.get(setting) or (0, str(session.conf.get(key, "false")))
         session.conf.set(key, value)
+        _held[setting] = (holders + 1, before)
     try:
         yield
     finally:
         with _lock:
-            holders, before = _held.pop(place)
+            holders, before = _held.pop(setting)
             if holders > 1:
-                _held[place] = (holders - 1, before)
+                _held[setting] = (holders - 1, before)
             else:
                 session.conf.set(key, before)
 
