@@ -430,6 +430,20 @@ class TestUndo:
         command("undo", lake.root, "--run", run, "--yes")
         assert lake.rows("boats") == [*rows[: len(rows) // 2], (9,)]
 
+    def test_before_a_compaction_beside_a_version_that_was_cleaned_up(self, lake):
+        """Only maintenance is left after the run, but the version before it lacks the rows of others."""
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        table = lake.table("boats")
+        for number in (1, 2):
+            table.tags.create(f"keep-{number}", number)
+        table.insert(pa.table({"n": [9]}))
+        table.optimize.compact_files()
+        table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+        rows = lake.rows("boats")
+        assert "were changed since" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert lake.rows("boats") == rows
+
     def test_of_a_partition_beside_a_version_that_was_cleaned_up(self, lake):
         lake.run(parted(("a", 1)), partition="a")
         run = lake.run(parted(("a", 10)), partition="a", write_mode="append").run_id
