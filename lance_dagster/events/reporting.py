@@ -215,8 +215,8 @@ def count_rows_of_written_partitions(
     """The number of rows of each partition in the version that a write made, without partitions where it is unknown.
 
     A partition that the write replaced, or created with its table, has the rows that were written. After an append, a
-    merge, or the adoption of an earlier attempt's commit, the rows are counted in the new version, by zone maps where
-    these suffice. Nothing is counted if more than `max_unindexed_fragments` fragments would have to be opened besides
+    merge, the adoption of an earlier attempt's commit, or commits of others during the write, which may have added rows
+    to the partition, the rows are counted in the new version, by zone maps where these suffice. Nothing is counted if more than `max_unindexed_fragments` fragments would have to be opened besides
     those of the write, so that the cost of a step does not grow with the table.
 
     Args:
@@ -227,7 +227,8 @@ def count_rows_of_written_partitions(
         adds: Whether the write keeps the rows that a partition had before.
         max_unindexed_fragments: The most fragments that zone maps may leave uncovered; None for no zone maps.
     """
-    if result.slice_rows and (result.operation == "Overwrite" or not adds):
+    is_first_since_read = result.version == result.read_version + 1
+    if result.slice_rows and (result.operation == "Overwrite" or (not adds and is_first_since_read)):
         return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
     most = _MOST_OPENED if max_unindexed_fragments is None else max_unindexed_fragments
     if _count_uncovered_fragments(result.dataset, columns) > most + (result.fragments_added or 0):

@@ -5,6 +5,7 @@ from inspect import signature
 from pathlib import Path
 
 import dagster as dg
+import lance
 import pyarrow as pa
 import pytest
 
@@ -633,6 +634,19 @@ class TestEvents:
         counts = {e.partition: e.metadata["dagster/partition_row_count"].value for e in events}
         assert counts == {"2024-01-01": 1, "2024-01-02": 0, "2024-01-03": 2}
         assert {e.metadata["dagster/row_count"].value for e in events} == {3}
+
+    def test_rows_that_others_appended_to_the_partition_meanwhile_count(self, lake):
+        lake.run(daily(frame((date(1), 1))), partition="2024-01-01")
+
+        def during_an_append(_):
+            lance.write_dataset(frame((date(1), 7), (date(2), 8)), lake.uri("analytics/events"), mode="append")
+            yield from frame((date(1), 2)).to_batches()
+
+        stream = streamed(lambda context: pa.RecordBatchReader.from_batches(SCHEMA, during_an_append(context)))
+        (event,) = lake.run(stream, partition="2024-01-01").asset_materializations_for_node("analytics__events")
+        assert sorted(n for _, n in lake.rows("analytics/events")) == [2, 7, 8]
+        assert event.metadata["dagster/partition_row_count"].value == 2
+        assert event.metadata["dagster/row_count"].value == 3
 
     def test_the_data_version_is_the_table_version(self, lake):
         lake.run(source(frame((date(1), 1))))
