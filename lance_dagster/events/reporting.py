@@ -209,7 +209,7 @@ def count_rows_of_written_partitions(
     keys: Sequence[str],
     columns: Sequence[str],
     *,
-    adds: bool,
+    replaces: bool,
     max_unindexed_fragments: int | None,
 ) -> dict[str, int]:
     """The number of rows of each partition in the version that a write made, without partitions where it is unknown.
@@ -224,11 +224,10 @@ def count_rows_of_written_partitions(
         ref: The asset.
         keys: The partitions.
         columns: The partition columns.
-        adds: Whether the write keeps the rows that a partition had before.
+        replaces: Whether the partitions have no rows but those of the write.
         max_unindexed_fragments: The most fragments that zone maps may leave uncovered; None for no zone maps.
     """
-    is_first_since_read = result.version == result.read_version + 1
-    if result.slice_rows and (result.operation == "Overwrite" or (not adds and is_first_since_read)):
+    if result.slice_rows and (result.operation == "Overwrite" or replaces):
         return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
     most = _MOST_OPENED if max_unindexed_fragments is None else max_unindexed_fragments
     if _count_uncovered_fragments(result.dataset, columns) > most + (result.fragments_added or 0):

@@ -214,13 +214,14 @@ class LanceTableIOManager(dg.IOManager):
         if output.keys is None:
             return {}
         key, definition = output.context.asset_key, output.context.asset_partitions_def
+        is_next = outcome.version == 1 + (0 if output.existing is None else output.existing.version)
         try:
             return count_rows_of_written_partitions(
                 outcome,
                 TableRef(key=key, metadata=output.metadata, partitions_def=definition),
                 output.keys,
                 output.partition_columns(outcome.dataset),
-                adds=output.settings.write_mode in ("append", "merge", "columns"),
+                replaces=is_next and output.settings.write_mode not in ("append", "merge", "columns"),
                 max_unindexed_fragments=self._settings.max_unindexed_fragments,
             )
         except Exception as error:  # noqa: BLE001 - the write is committed; only a number of its report is missing
