@@ -135,8 +135,9 @@ def build_lance_observation_sensor(
     """Make a sensor that reports each version that others committed, once, as an observation of the asset.
 
     An observation has the operation, the commit message, the rows added and removed, and the time of the commit.
-    Versions of Dagster runs are left out, because the runs report them, and so is maintenance. A tick reads at most
-    fifty versions of a table, and the next tick continues; the first tick reads the newest versions.
+    Versions of Dagster runs are left out, because the runs report them, and so is maintenance. If the version that
+    last changed rows was cleaned up before a tick saw it, the rows are reported as the table has them now. A tick reads
+    at most fifty versions of a table, and the next tick continues; the first tick reads the newest versions.
 
     Args:
         assets: Assets, specs or keys; assets of `observable_lance_asset` are opened at their own URIs.
@@ -204,6 +205,7 @@ def _foreign_versions(
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _at_end_of_tick(dataset, start)
         commits = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
+        lost = list(_observe_lost_change(context.instance, ref, dataset, start, table_id))
     except (LanceError, OSError) as error:  # the other tables are still reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
@@ -213,7 +215,27 @@ def _foreign_versions(
         for commit in commits
         if commit.run_id is None and not commit.is_maintenance and commit.operation != "Clone"
     ]
-    return list(_observations(ref, dataset, reversed(foreign), table_id)), dataset
+    return [*_observations(ref, dataset, reversed(foreign), table_id), *lost], dataset
+
+
+def _observe_lost_change(
+    instance: dg.DagsterInstance, ref: TableRef, dataset: "lance_core.LanceDataset", start: int, table_id: str | None
+) -> Iterator[dg.AssetObservation]:
+    """The observation of rows whose newest change was cleaned up before a tick saw it, unless Dagster has its event."""
+    from lance_dagster.lineage.history import compute_data_version, is_change_lost, last_data_change  # noqa: PLC0415
+    from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
+
+    changed = last_data_change(dataset)
+    if is_change_lost(dataset, start) and changed > max(recorded_versions(instance, ref.key).values(), default=0):
+        entries = {
+            "dagster/uri": dataset.uri,
+            "dagster/row_count": dataset.count_rows(),
+            "lance/version": dataset.version,
+            "lance/identity": dataset.identity,
+            "lance/fragments": len(dataset.fragment_ids()),
+        }
+        tags = {_DATA_VERSION_TAG: compute_data_version(dataset, changed, table_id)}
+        yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
 
 
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":

@@ -216,8 +216,9 @@ def count_rows_of_written_partitions(
 
     A partition that the write replaced, or created with its table, has the rows that were written. After an append, a
     merge, the adoption of an earlier attempt's commit, or commits of others during the write, which may have added rows
-    to the partition, the rows are counted in the new version, by zone maps where these suffice. Nothing is counted if more than `max_unindexed_fragments` fragments would have to be opened besides
-    those of the write, so that the cost of a step does not grow with the table.
+    to the partition, the rows are counted in the new version, by zone maps where these suffice. Nothing is counted if
+    more than `max_unindexed_fragments` fragments would have to be opened besides those of the write, so that the cost
+    of a step does not grow with the table.
 
     Args:
         result: The result of the write.

@@ -130,6 +130,25 @@ class TestSensor:
         lake.table("nyc/flights").insert(pa.table({"n": [9]}))
         assert len(tick()) == 1
 
+    @pytest.mark.parametrize("by_run", [False, True])
+    def test_a_change_that_was_cleaned_up_before_a_tick(self, lake, tick, by_run):
+        lake.run(flights)
+        tick()
+        table = lake.table("nyc/flights")
+        table.tags.create("first", table.version)
+        if by_run:
+            lake.run(flights, write_mode="append")
+        else:
+            table.insert(pa.table({"n": [9]}))
+        changed = lake.table("nyc/flights").version
+        lake.table("nyc/flights").optimize.compact_files()
+        lake.table("nyc/flights").cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        versions = [ref["version"] for ref in lake.table("nyc/flights").versions()]
+        assert changed not in versions
+        seen = [(entries["lance/version"], entries["dagster/row_count"]) for _, entries in tick()]
+        assert seen == ([] if by_run else [(versions[-1], lake.table("nyc/flights").count_rows())])
+        assert tick() == []
+
     def test_more_than_a_tick_takes_are_reported_by_the_next_ones(self, lake, tick, monkeypatch):
         monkeypatch.setattr(observation, "_MOST_PER_TICK", 4)
         fill(lake, "nyc/boats", fragments=6)
