@@ -101,21 +101,24 @@ class UnreadChanges:
         return sum(changes.counts.values())
 
     def since(self) -> datetime:
-        """The time of the first commit with at least one of the changes."""
+        """The time of the first commit with at least one of the changes; if it was cleaned up, of the next one."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         (part,) = changes.parts
-        history = read_history(dataset, after=part.begin_version, count_changes=False)
-        commits = [commit for commit in history if commit.changes_rows][::-1]
-        return next((commit.time for commit in commits if self._begins_in(commit.version)), dataset.timestamp)
+        commits = [*read_history(dataset, after=part.begin_version, count_changes=False)][::-1]
+        begins = [part.begin_version, *(commit.version for commit in commits)]
+        for begin, commit in zip(begins, commits, strict=False):
+            if (commit.changes_rows or commit.version > begin + 1) and self._begins_in(begin, commit.version):
+                return commit.time
+        return dataset.timestamp
 
-    def _begins_in(self, version: int) -> bool:
-        """Whether a version by itself has changes that are read; True if that can no longer be determined."""
+    def _begins_in(self, begin: int, version: int) -> bool:
+        """Whether changes that are read were made since another version; True if that can no longer be determined."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         try:
             at = dataset.checkout_version((dataset.branch, version))
-            part = replace(changes.parts[0], begin_version=version - 1)
+            part = replace(changes.parts[0], begin_version=begin)
             alone = replace(changes, parts=(part,), counts={})
             return replace(self, request=replace(self.request, dataset=at, changes=alone)).count() > 0
         except LanceError:

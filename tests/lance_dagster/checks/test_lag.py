@@ -2,6 +2,7 @@
 
 import datetime as dt
 import shutil
+import time
 
 import dagster as dg
 import lance
@@ -218,3 +219,20 @@ def test_the_lag_begins_with_the_first_commit_that_is_read(lake, table):
     inserted = lake.table("source").checkout_version(before + 1)
     assert found.metadata["lance/lag_s"].value <= (dt.datetime.now(dt.UTC) - inserted.timestamp).total_seconds()
     assert found.metadata["lance/rows_unread"].value == 1
+
+
+def test_the_lag_begins_with_the_version_after_a_change_that_was_cleaned_up(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    table = lake.table("source")
+    table.tags.create("consumed", table.version)
+    table.insert({"id": [4], "n": [0]})
+    table.optimize.compact_files()
+    table.tags.create("compacted", lake.table("source").version)
+    time.sleep(0.5)
+    table.insert({"id": [5], "n": [0]})
+    lake.table("source").cleanup_old_versions(dt.timedelta(0), error_if_tagged_old_versions=False)
+    assert [ref["version"] for ref in lake.table("source").versions()] == [1, 4, 5]
+    result = check(lake, copy)
+    assert unread(result) == (False, 2)
+    assert result.metadata["lance/lag_s"].value > 0.5
