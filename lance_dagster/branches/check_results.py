@@ -101,12 +101,6 @@ class BranchChecks:
                     ", and not all of its rows: let it open the table by LanceTableResource.open, without a version, "
                     "if rows lie outside of the partitions"
                 )
-        if self.cleaned_up and not problem.partitions:
-            return (
-                f"{asset}: the check {problem.check} has not passed on all rows of version {self.version}: {why}; "
-                f"version {self.cleaned_up} of the branch was cleaned up, so that its partitions are unknown; "
-                f"launch the check {launch} without a partition"
-            )
         run = "" if self.newest_run is None else f", or re-execute it in run {self.newest_run}"
         return (
             f"{asset}: the check {problem.check} has not passed on version {self.version}{about}: {why}; "

@@ -180,7 +180,7 @@ def _pass_gates(
         if checks is None or checks.is_promoted:
             continue
         problems = checks.sentences(launch) if gates.require_checks else []
-        reasons_of_table = promotion.find_gate_problems(main, branch, gates)
+        reasons_of_table = promotion.find_gate_problems(main, checks, gates)
         problems += [f"{join_names(refs)}: {reason}" for reason in reasons_of_table]
         rejected |= {main.root_uri: problems} if problems else {}
     reasons = "; ".join(problem for problems in rejected.values() for problem in problems)

@@ -410,18 +410,23 @@ def open_checks(
     return checked_branches
 
 
-def find_gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates) -> list[str]:
+def find_gate_problems(main: lance_core.LanceDataset, checks: BranchChecks, gates: Gates) -> list[str]:
     """The reasons against the promotion of a branch, besides checks.
 
     Args:
         main: The table.
-        branch: The branch, which was not promoted.
+        checks: The branch, which was not promoted, as it was checked.
         gates: The conditions.
     """
     problems: list[str] = []
+    if checks.cleaned_up:
+        problems.append(
+            f"version {checks.cleaned_up} of the branch was cleaned up by another library, so that it is not known "
+            "which assets, partitions and runs it was of, and no event can name them: discard the branch and run again"
+        )
     if (gates.max_commit_drift, gates.min_row_ratio, gates.max_row_ratio) == (None, None, None):
         return problems
-    diff = main.branches.diff(branch)
+    diff = main.branches.diff(checks.branch)
     rows, before = diff.rows.on_branch, main.count_rows()
     if gates.max_commit_drift is not None and diff.drift > gates.max_commit_drift:
         problems.append(f"main had {diff.drift} commits since the fork, max_commit_drift is {gates.max_commit_drift}")
