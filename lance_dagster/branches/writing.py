@@ -102,7 +102,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         output=replace(output, schema_mode="overwrite") if again else output,
     ).changed_commit(
         properties={**dict([BEGUN_EMPTY]), **owner},
-        write_attempt=lance_core.WriteAttempt(token=BEGUN_EMPTY, conflict_policy="exclusive") if again else None,
+        write_attempt=lance_core.WriteAttempt(token=BEGUN_EMPTY, conflict_policy="exclusive"),
     )
     try:
         limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import dagster as dg
+import lance
 import pyarrow as pa
 import pytest
 
@@ -125,6 +126,20 @@ def test_a_table_that_begins_with_a_branch_is_cleaned_up(lake, committed):
     again = runs.run(3, of=failed, **off)
     assert "EarlierAttemptError" not in errors(again)
     assert runs.values() == [1, 3]
+
+
+def test_a_branch_begins_the_table_of_a_failed_run(lake):
+    """The version that began the table is cleaned up, and no run has committed to main."""
+    runs = Runs(lake, "append")
+    off = {"branching": BranchPolicy.off()}
+    failed = runs.run(1, fails="before", **off)
+    branch = runs.branch(runs.run(2))
+    lake.table("events").branches.discard(branch)
+    lance.write_dataset(pa.table({"n": [3]}), lake.uri("events"), mode="append")
+    lake.table("events").cleanup_old_versions(retain_versions=1)
+    assert [version["version"] for version in lake.table("events").versions()] == [2]
+    runs.run(4, of=failed, **off)
+    assert runs.values() == [3, 4]
 
 
 def test_partitions_of_mode_error_whose_branch_was_promoted_are_written_again(lake):
