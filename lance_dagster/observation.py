@@ -227,7 +227,7 @@ def _observe_lost_change(
 
     changed = last_data_change(dataset)
     if is_change_lost(dataset, start) and changed > max(recorded_versions(instance, ref.key).values(), default=0):
-        entries = {
+        entries: dict[str, Any] = {
             "dagster/uri": dataset.uri,
             "dagster/row_count": dataset.count_rows(),
             "lance/version": dataset.version,
