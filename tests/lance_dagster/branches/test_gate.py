@@ -211,7 +211,7 @@ def test_a_branch_remembers_what_versions_changed_that_were_cleaned_up(lake, mon
 
 
 def test_versions_of_the_branch_that_another_library_cleaned_up(lake, monkeypatch):
-    """Their checks may have passed, but nothing tells which partitions the promotion would publish."""
+    """Their checks may have passed, but nothing records which partitions the promotion would publish."""
     for day in (ONE, TWO):
         on_branch(lake, events, partition=day)
     branch = lake.table("events").checkout_version(("work", None))
