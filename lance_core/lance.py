@@ -28,4 +28,4 @@ __all__ = [
 
 def manifest_needs_migration(dataset: LanceDataset) -> bool:
     """Whether the next commit may repair records of an early writer, such as numbers of rows and ids of fields."""
-    return dataset.source.manifest.is_early
+    return dataset.snapshot.manifest.is_early

@@ -41,8 +41,8 @@ _SHORT_RUN = 8
 @command("info")
 def info(dataset: LanceDataset, output: CommandOutput) -> None:
     """Show what a table is and how large it is."""
-    manifest = dataset.source.manifest
-    counts = _count_fragments(with_all_row_counts(dataset.source))
+    manifest = dataset.snapshot.manifest
+    counts = _count_fragments(with_all_row_counts(dataset.snapshot))
     output.record(
         {
             "uri": dataset.uri,
@@ -71,7 +71,7 @@ def info(dataset: LanceDataset, output: CommandOutput) -> None:
 )
 def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     """List versions, newest first."""
-    store = dataset.source.store
+    store = dataset.snapshot.store
     numbers = list(reversed(list_versions(store)))
     listed_numbers = numbers[:limit] if limit else numbers
     rows = list[dict[str, Any]]()
@@ -102,24 +102,25 @@ def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     VERSION is a number or a tag.
     """
     dataset_at_version = dataset.checkout_version(parse_version(version))
-    manifest = dataset_at_version.source.manifest
-    transaction = load_transaction(dataset_at_version.source.store, manifest)
+    manifest = dataset_at_version.snapshot.manifest
+    transaction = load_transaction(dataset_at_version.snapshot.store, manifest)
     writer = manifest.writer_version
     values: dict[str, Any] = {
         **_describe_commit(dataset_at_version, manifest),
-        **_count_fragments(with_all_row_counts(dataset_at_version.source)),
+        **_count_fragments(with_all_row_counts(dataset_at_version.snapshot)),
     }
     values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
     if transaction is not None:
         values["read_version"] = transaction.read_version
         values["transaction"] = transaction.uuid
         values["properties"] = dict(transaction.properties)
-    earlier = [number for number in list_versions(dataset_at_version.source.store) if number < manifest.version]
+    earlier = [number for number in list_versions(dataset_at_version.snapshot.store) if number < manifest.version]
     if earlier and earlier[-1] < manifest.version - 1:
         values["changes"] = f"unknown: version {manifest.version - 1} was cleaned up"
     elif earlier:
         try:
-            values["changes"] = _describe_changes(load_manifest(dataset_at_version.source.store, earlier[-1]), manifest)
+            before = load_manifest(dataset_at_version.snapshot.store, earlier[-1])
+            values["changes"] = _describe_changes(before, manifest)
         except CorruptFileError as error:
             values["changes"] = f"unknown: version {earlier[-1]} cannot be read: {error}"
     output.record(values)
@@ -136,7 +137,7 @@ def fragments(dataset: LanceDataset, output: CommandOutput) -> None:
             "files": len(message.files),
             "bytes": sum(file.file_size_bytes for file in message.files),
         }
-        for message in with_all_row_counts(dataset.source).messages()
+        for message in with_all_row_counts(dataset.snapshot).messages()
     ]
     output.rows(rows, ["id", "rows", "deleted_rows", "files", "bytes"])
 
@@ -153,13 +154,13 @@ def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
         output.rows(orphaned_files, ["path", "kind", "size_bytes"])
         output.line(f"{len(orphaned_files)} file(s), including files of writes in progress")
         return
-    output.rows(list(_list_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
+    output.rows(list(_list_files(dataset.snapshot.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
 
 
 @command("schema")
 def schema(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the columns of a version, with ids and types."""
-    output.rows(list(_list_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
+    output.rows(list(_list_fields(dataset.snapshot.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
 
 
 @command("head")
@@ -181,7 +182,7 @@ def diff(dataset: LanceDataset, output: CommandOutput, a: str, b: str) -> None:
 
     Each is a number or a tag.
     """
-    old, new = (dataset.checkout_version(parse_version(version)).source.manifest for version in (a, b))
+    old, new = (dataset.checkout_version(parse_version(version)).snapshot.manifest for version in (a, b))
     output.record({"from_version": old.version, "to_version": new.version, **_describe_changes(old, new)})
 
 
@@ -193,7 +194,7 @@ def tags(dataset: LanceDataset, output: CommandOutput) -> None:
 
 
 def _load_latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:
-    return dataset.source.store, reload_latest(dataset.source.store, dataset.source.manifest)
+    return dataset.snapshot.store, reload_latest(dataset.snapshot.store, dataset.snapshot.manifest)
 
 
 def _list_files(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -233,7 +234,7 @@ def _count_fragments(fragments: FragmentList) -> dict[str, Any]:
 
 
 def _describe_commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[str, Any]:
-    transaction = load_transaction(dataset.source.store, manifest)
+    transaction = load_transaction(dataset.snapshot.store, manifest)
     properties = {} if transaction is None else transaction.properties
     return {
         "version": manifest.version,

@@ -209,7 +209,7 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool, row
     """
     if all_versions and click.get_current_context().params["at_version"] is not None:
         raise click.UsageError("--all checks all versions: leave out --version")
-    numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
+    numbers = list_versions(dataset.snapshot.store) if all_versions else [dataset.version]
     problems: list[Problem] = []
     checked = 0
     for number in numbers:
@@ -223,7 +223,7 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool, row
         with output.progress(f"version {number}: fragments checked") as progress:
             new = verify_version(chosen, progress, rows=rows)
             problems += [problem for problem in new if problem not in problems]  # of all: the history's
-        checked += len(chosen.source.manifest.fragments)
+        checked += len(chosen.snapshot.manifest.fragments)
     listed = [dataclasses.asdict(problem) for problem in problems]
     if listed or output.as_json:
         output.rows(listed, ["version", "fragment_id", "path", "message"])

@@ -53,7 +53,7 @@ class ColumnVerbs(Handle):
             >>> flights.schema.names
             ['carrier', 'delay', 'hours']
         """
-        self._manifest = add_columns(self.source, transforms, read_columns, reader_schema, batch_size)
+        self._manifest = add_columns(self.snapshot, transforms, read_columns, reader_schema, batch_size)
 
     def lance_schema_with(self, fields: Sequence[pa.Field]) -> bytes:
         """The schema with further columns, for a `FragmentWriter` whose commit adds them.
@@ -93,7 +93,7 @@ class ColumnVerbs(Handle):
             >>> flights.to_table(columns=["carrier", "name"]).to_pylist()
             [{'carrier': 'UA', 'name': 'United'}, {'carrier': 'AA', 'name': 'American'}]
         """
-        self._manifest = commit_made(self.source, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
+        self._manifest = commit_made(self.snapshot, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
 
     def write_columns(
         self,
@@ -155,7 +155,7 @@ class ColumnVerbs(Handle):
         """
         how = Commit.of(locals()).as_attempt(self, "columns")
         self._manifest, result = write_matched_columns(
-            self.source,
+            self.snapshot,
             data,
             on,
             where=where,
@@ -192,7 +192,7 @@ class ColumnVerbs(Handle):
             >>> [(task.fragment_id, task.num_rows) for task in plan.tasks], plan.added
             ([(0, 2)], ('n',))
         """
-        return plan_columns(self.source, schema, where, missing, allow_external=allow_external_blob_outside_bases)
+        return plan_columns(self.snapshot, schema, where, missing, allow_external=allow_external_blob_outside_bases)
 
     def commit_columns(
         self, plan: ColumnPlan, written: Sequence[WrittenColumns | None], commit: Commit | None = None
@@ -222,8 +222,8 @@ class ColumnVerbs(Handle):
         """
         how = (commit or Commit()).as_attempt(self, "columns")
         same = plan.version == self.version
-        source = self.source if same else self.checkout_version(plan.version).source
-        self._manifest, result = commit_columns(source, plan, written, how)
+        snapshot = self.snapshot if same else self.checkout_version(plan.version).snapshot
+        self._manifest, result = commit_columns(snapshot, plan, written, how)
         return result
 
     def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
@@ -244,7 +244,7 @@ class ColumnVerbs(Handle):
             >>> flights.schema.names
             ['carrier', 'minutes']
         """
-        self._manifest = alter_columns(self.source, alterations)
+        self._manifest = alter_columns(self.snapshot, alterations)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Drop columns, or fields of structs; compaction and then cleanup of old versions delete their data.
@@ -259,4 +259,4 @@ class ColumnVerbs(Handle):
             >>> flights.schema.names
             ['carrier']
         """
-        self._manifest = drop_columns(self.source, columns)
+        self._manifest = drop_columns(self.snapshot, columns)

@@ -49,13 +49,13 @@ class FragmentSession:
     """Takes rows of one fragment; made by `LanceFragment.open_session`.
 
     Args:
-        source: The version.
+        snapshot: The version.
         record: The fragment.
         options: The columns to read, and the form of the rows.
     """
 
-    def __init__(self, source: Snapshot, record: Fragment, options: ScanOptions) -> None:
-        self._source = source
+    def __init__(self, snapshot: Snapshot, record: Fragment, options: ScanOptions) -> None:
+        self._snapshot = snapshot
         self._record = record
         self._options = options
 
@@ -65,7 +65,7 @@ class FragmentSession:
         Raises:
             InvalidInputError: A position is out of range.
         """
-        return take_rows(self._source, [self._record], indices, self._options)
+        return take_rows(self._snapshot, [self._record], indices, self._options)
 
 
 _WHOLE = (1 << 63) - 1
@@ -92,60 +92,60 @@ class LanceFragment:
     """A fragment of one version of a dataset. Methods that change it return what a commit then adds to the dataset.
 
     Args:
-        source: The version.
+        snapshot: The version.
         record: The fragment.
     """
 
-    def __init__(self, source: Snapshot, record: Fragment) -> None:
-        self._source = source
+    def __init__(self, snapshot: Snapshot, record: Fragment) -> None:
+        self._snapshot = snapshot
         self._position = -1
         self.record = record
 
     @classmethod
-    def all_of(cls, source: Snapshot) -> list[Self]:
+    def all_of(cls, snapshot: Snapshot) -> list[Self]:
         """All fragments of a version; each record is read when it is accessed, as there can be very many."""
         fragments = []
-        for position in range(len(source.manifest.fragments)):
+        for position in range(len(snapshot.manifest.fragments)):
             fragment = cls.__new__(cls)
-            fragment._source, fragment._position = source, position  # noqa: SLF001 - its own class
+            fragment._snapshot, fragment._position = snapshot, position  # noqa: SLF001 - its own class
             fragments.append(fragment)
         return fragments
 
     @cached_property
     def record(self) -> Fragment:
         """The fragment as the version records it."""
-        return self._source.manifest.fragments[self._position]
+        return self._snapshot.manifest.fragments[self._position]
 
     def __repr__(self) -> str:
         """Name the fragment and the dataset; a debugger may also ask before the fragment is initialized."""
-        if not hasattr(self, "_source"):
+        if not hasattr(self, "_snapshot"):
             return f"<{type(self).__name__} that is not opened>"
-        return f"LanceFragment(id={self.fragment_id}, uri={self._source.store.root!r})"
+        return f"LanceFragment(id={self.fragment_id}, uri={self._snapshot.store.root!r})"
 
     @property
     def fragment_id(self) -> int:
         """The fragment's id."""
-        return self._source.manifest.fragments.ids[self._position] if self._position >= 0 else self.record.id
+        return self._snapshot.manifest.fragments.ids[self._position] if self._position >= 0 else self.record.id
 
     @property
     def metadata(self) -> FragmentMetadata:
         """The fragment's record, as pylance's `FragmentMetadata`; rows that it does not count are counted in files."""
-        return FragmentMetadata.from_record(with_row_counts(self._source, self.record))
+        return FragmentMetadata.from_record(with_row_counts(self._snapshot, self.record))
 
     @property
     def schema(self) -> pa.Schema:
         """The dataset's columns."""
-        return typed_schema(self._source.manifest.schema)
+        return typed_schema(self._snapshot.manifest.schema)
 
     @property
     def physical_rows(self) -> int:
         """Rows in its files, deleted ones included."""
-        return count_file_rows(self._source, self.record)
+        return count_file_rows(self._snapshot, self.record)
 
     @property
     def num_deletions(self) -> int:
         """Rows that are deleted."""
-        return with_row_counts(self._source, self.record).num_deleted_rows
+        return with_row_counts(self._snapshot, self.record).num_deleted_rows
 
     def data_files(self) -> list[DataFile]:
         """Its data files."""
@@ -165,8 +165,8 @@ class LanceFragment:
         **options: Unpack[ScanArguments],
     ) -> LanceScanner:
         """Prepare a scan of this fragment, with the arguments of `LanceDataset.scanner` except `fragments`."""
-        arguments = scan_options(self._source.manifest, columns, filter, limit=limit, offset=offset, **options)
-        return LanceScanner(self._source, [self.record], arguments)
+        arguments = scan_options(self._snapshot.manifest, columns, filter, limit=limit, offset=offset, **options)
+        return LanceScanner(self._snapshot, [self.record], arguments)
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002 - pylance's
         """The rows as one table, with the arguments of `scanner`."""
@@ -200,8 +200,9 @@ class LanceFragment:
             columns: What to read, as for `take`.
             with_row_address: Add a column `_rowaddr`.
         """
-        options = scan_options(self._source.manifest, columns, flatten=False, with_row_address=with_row_address or None)
-        return FragmentSession(self._source, self.record, options)
+        manifest, with_addresses = self._snapshot.manifest, with_row_address or None
+        options = scan_options(manifest, columns, flatten=False, with_row_address=with_addresses)
+        return FragmentSession(self._snapshot, self.record, options)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
         """Rows by position among the live rows of the fragment, in the order of the positions.
@@ -209,8 +210,8 @@ class LanceFragment:
         Raises:
             InvalidInputError: A position is out of range.
         """
-        options = scan_options(self._source.manifest, columns, flatten=False)
-        return take_rows(self._source, [self.record], indices, options)
+        options = scan_options(self._snapshot.manifest, columns, flatten=False)
+        return take_rows(self._snapshot, [self.record], indices, options)
 
     @staticmethod
     def create(
@@ -278,7 +279,7 @@ class LanceFragment:
             SchemaError: The dataset lacks a column of the file.
             ObjectNotFoundError: There is no such file.
         """
-        record, num_rows = described_file(dataset.source, filename, None)
+        record, num_rows = described_file(dataset.snapshot, filename, None)
         return FragmentMetadata(id=fragment_id, files=[DataFile.from_record(record)], physical_rows=num_rows)
 
     def delete(self, predicate: str | pc.Expression) -> FragmentMetadata | None:
@@ -287,9 +288,9 @@ class LanceFragment:
         Returns:
             The fragment with a new deletion file; None if no row is left.
         """
-        columns = described_columns(self._source.manifest)
-        expression = to_condition(predicate, columns or self._source.manifest.schema)
-        return self._delete_rows(matching_rows(self._source, self.record, expression, columns))
+        columns = described_columns(self._snapshot.manifest)
+        expression = to_condition(predicate, columns or self._snapshot.manifest.schema)
+        return self._delete_rows(matching_rows(self._snapshot, self.record, expression, columns))
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
         """Delete rows by their physical offsets in the fragment.
@@ -301,13 +302,13 @@ class LanceFragment:
             InvalidInputError: An offset is out of range.
         """
         rows = np.asarray(list(offsets), np.int64)
-        count = count_file_rows(self._source, self.record)
+        count = count_file_rows(self._snapshot, self.record)
         outside = rows[(rows < 0) | (rows >= count)]
         if len(outside):
             raise InvalidInputError(
                 f"delete_rows offset {outside[0]} is out of range for fragment {self.record.id} with {count} rows"
             )
-        return self._delete_rows(bitmap_of(rows) - self._source.deleted_rows(self.record))
+        return self._delete_rows(bitmap_of(rows) - self._snapshot.deleted_rows(self.record))
 
     def merge_columns(
         self,
@@ -330,7 +331,7 @@ class LanceFragment:
                 "A checkpoint file cannot be used when applying a UDF with LanceFragment.merge_columns; only "
                 "LanceDataset.add_columns keeps one"
             )
-        return self._make_columns(column_maker(value_func, self._source, columns, reader_schema), batch_size)
+        return self._make_columns(column_maker(value_func, self._snapshot, columns, reader_schema), batch_size)
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
@@ -340,7 +341,7 @@ class LanceFragment:
         Returns:
             The changed fragment, and the dataset's schema with the new columns.
         """
-        return self._make_columns(joined(data_obj, schema, self._source.manifest.schema, left_on, right_on), None)
+        return self._make_columns(joined(data_obj, schema, self._snapshot.manifest.schema, left_on, right_on), None)
 
     def update_columns(
         self,
@@ -367,7 +368,7 @@ class LanceFragment:
         Raises:
             SchemaError: A column does not exist or differs in type.
         """
-        manifest = self._source.manifest
+        manifest = self._snapshot.manifest
         maker = joined(data_obj, schema, manifest.schema, left_on, right_on)
         if not maker.makes.names:
             raise SchemaError(
@@ -383,9 +384,9 @@ class LanceFragment:
             )
         columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
         matched = BitMap()
-        with collecting_files(self._source) as files:
+        with collecting_files(self._snapshot) as files:
             tables = self._update_values(maker, columns, matched)
-            file = write_column_file(self._source, self.record, columns, tables, files)
+            file = write_column_file(self._snapshot, self.record, columns, tables, files)
         updated = FragmentMetadata.from_record(replace_columns(self.record, file))
         fields = [node.id for node, _ in columns.walk()]
         return (updated, fields, matched.serialize()) if with_offsets else (updated, fields)
@@ -396,23 +397,23 @@ class LanceFragment:
         Raises:
             CorruptFileError: Files, row counts and deletions do not fit together.
         """
-        validate_fragment(self._source, self.record)
+        validate_fragment(self._snapshot, self.record)
 
     def _delete_rows(self, deleted: BitMap) -> FragmentMetadata | None:
-        if len(deleted) == count_live(self._source, self.record):
+        if len(deleted) == count_live(self._snapshot, self.record):
             return None
         if not deleted:
             return FragmentMetadata.from_record(self.record)
-        with collecting_files(self._source) as files:
-            fragment = with_deletions(self._source, self.record, deleted, files)
+        with collecting_files(self._snapshot) as files:
+            fragment = with_deletions(self._snapshot, self.record, deleted, files)
             assert fragment.deletion_file is not None
-            make_durable(self._source.store, [fragment.deletion_file.key(fragment.id)])
+            make_durable(self._snapshot.store, [fragment.deletion_file.key(fragment.id)])
             return FragmentMetadata.from_record(fragment)
 
     def _make_columns(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
-        schema, columns = with_new_columns(self._source.manifest, maker.makes)
-        with collecting_files(self._source) as files:
-            fragment = made_fragment(self._source, self.record, maker, columns, batch_size, files)
+        schema, columns = with_new_columns(self._snapshot.manifest, maker.makes)
+        with collecting_files(self._snapshot) as files:
+            fragment = made_fragment(self._snapshot, self.record, maker, columns, batch_size, files)
             maker.finish()
         return FragmentMetadata.from_record(fragment), LanceSchema(schema)
 
@@ -420,10 +421,10 @@ class LanceFragment:
         """Yield the values of all rows, new ones where a row matched; offsets of these rows are added to `matched`."""
         on = maker.reads[0]
         is_read = on in (ROW_ID, ROW_ADDRESS) or on in columns.names
-        read = columns if is_read else self._source.manifest.schema.project([*columns.names, on])
+        read = columns if is_read else self._snapshot.manifest.schema.project([*columns.names, on])
         start = 0
         batches = live_batches(
-            self._source, self.record, read, with_row_id=on == ROW_ID, with_row_address=on == ROW_ADDRESS
+            self._snapshot, self.record, read, with_row_id=on == ROW_ID, with_row_address=on == ROW_ADDRESS
         )
         for rows, mask in batches:
             partner = maker.rows(rows.select([on]))

@@ -53,7 +53,7 @@ class IndexVerbs(Handle):
             >>> [(index.name, index.num_rows_indexed) for index in flights.describe_indices()]
             [('delay_idx', 2)]
         """
-        return describe_indices(self.source)
+        return describe_indices(self.snapshot)
 
     def list_indices(self) -> list[IndexInformation]:
         """All segments of all indices; `describe_indices` is the newer name.
@@ -142,7 +142,7 @@ class IndexVerbs(Handle):
             ['delay_idx']
         """
         self._manifest = create_scalar_index(
-            self.source,
+            self.snapshot,
             column,
             index_type,
             name,
@@ -196,7 +196,7 @@ class IndexVerbs(Handle):
         except ValueError as error:
             raise InvalidInputError(f"index_uuid {index_uuid!r} is not a UUID") from error
         segment = build_segment(
-            self.source,
+            self.snapshot,
             column,
             index_type,
             name,
@@ -225,7 +225,7 @@ class IndexVerbs(Handle):
             >>> merged.fragment_ids
             {0}
         """
-        return Index.from_record(merge_segments(self.source, [segment.to_record() for segment in segments]))
+        return Index.from_record(merge_segments(self.snapshot, [segment.to_record() for segment in segments]))
 
     def commit_existing_index_segments(
         self, index_name: str, column: str | Sequence[str], segments: Iterable[Index]
@@ -255,7 +255,7 @@ class IndexVerbs(Handle):
             ['id_idx']
         """
         records = [segment.to_record() for segment in segments]
-        self._manifest = commit_segments(self.source, index_name, column, records)
+        self._manifest = commit_segments(self.snapshot, index_name, column, records)
         return self
 
     def prewarm_index(
@@ -280,7 +280,7 @@ class IndexVerbs(Handle):
             >>> flights.prewarm_index("delay_idx")
         """
         reject("prewarm_index", {"with_position": with_position or None})
-        prewarm(self.source, name, index_segments)
+        prewarm(self.snapshot, name, index_segments)
 
     def index_statistics(self, index_name: str) -> IndexStatistics:
         """The older name of `stats.index_stats`.
@@ -300,4 +300,4 @@ class IndexVerbs(Handle):
             DeprecationWarning,
             stacklevel=2,
         )
-        return index_statistics(self.source, index_name)
+        return index_statistics(self.snapshot, index_name)

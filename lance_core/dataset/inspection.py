@@ -31,12 +31,12 @@ class InspectionVerbs(Handle):
             >>> lance.write_dataset({"id": [1]}, "t.lance").is_deregistered
             False
         """
-        return has_object(self.source.store, DEREGISTERED)
+        return has_object(self.snapshot.store, DEREGISTERED)
 
     @property
     def stats(self) -> LanceStats:
         """Statistics of this version."""
-        return LanceStats(self.source)
+        return LanceStats(self.snapshot)
 
     def validate(self) -> None:
         """Check that this version is consistent: ids, files, row counts and deletions.
@@ -48,7 +48,7 @@ class InspectionVerbs(Handle):
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
             >>> table.validate()
         """
-        validate(self.source)
+        validate(self.snapshot)
 
     def fragment_ids(self) -> set[int]:
         """Ids of this version's fragments.
@@ -75,7 +75,7 @@ class InspectionVerbs(Handle):
             >>> table.tracked_files().read_all().num_rows > 0
             True
         """
-        return tracked_files(self.source, min_version, progress)
+        return tracked_files(self.snapshot, min_version, progress)
 
     def all_files(self) -> pa.RecordBatchReader:
         """All files below this branch's root: base_uri, path, size_bytes, last_modified.

@@ -104,8 +104,8 @@ class DatasetOptimizer:
         self._dataset.checkout_latest()
         operation = UpdateConfig(config=UpdateMap(entries=entries))
         transaction = Transaction(read_version=self._dataset.version, operation=operation)
-        source = self._dataset.source
-        self._dataset.move_to(commit(source.store, transaction, base=source.manifest).manifest)
+        snapshot = self._dataset.snapshot
+        self._dataset.move_to(commit(snapshot.store, transaction, base=snapshot.manifest).manifest)
 
     def compact_files(
         self,
@@ -214,16 +214,16 @@ class DatasetOptimizer:
         from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see docstring
 
         reject("optimize_indices", unsupported)
-        source = self._dataset.source
+        snapshot = self._dataset.snapshot
         manifest = optimize_indices(
-            source,
+            snapshot,
             num_indices_to_merge=num_indices_to_merge,
             index_names=index_names,
             retrain=bool(retrain),
             properties=transaction_properties,
         )
-        if manifest is source.manifest:
-            reload_latest(source.store, manifest)  # nothing was committed, which would say if the dataset was dropped
+        if manifest is snapshot.manifest:
+            reload_latest(snapshot.store, manifest)  # nothing was committed, which would say if the dataset was dropped
         self._dataset.move_to(manifest)
 
 

@@ -70,7 +70,7 @@ class ReadingVerbs(Handle):
         if settings.get("nearest") is not None:
             return self._search(chosen, settings)
         plan = scan_options(self._manifest, settings.pop("columns", None), settings.pop("filter", None), **settings)
-        return LanceScanner(self.source, chosen, plan)
+        return LanceScanner(self.snapshot, chosen, plan)
 
     def _search(self, fragments: Sequence[Fragment], arguments: dict[str, Any]) -> LanceScanner:
         schema = self._manifest.schema
@@ -79,7 +79,7 @@ class ReadingVerbs(Handle):
         with_distance = not arguments.pop("disable_scoring_autoprojection", False)
         prefilter = bool(arguments.pop("prefilter", False))
         return NearestScanner(
-            self.source,
+            self.snapshot,
             fragments,
             scan_options(self._manifest, columns, filter_, **arguments),
             query,
@@ -233,7 +233,7 @@ class ReadingVerbs(Handle):
             >>> table.delete("id = 2")["num_deleted_rows"], table.count_deleted_rows()
             (1, 1)
         """
-        return with_all_row_counts(self.source).totals()[0]
+        return with_all_row_counts(self.snapshot).totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
         """The first `num_rows` rows, or all if it is None, with the arguments of `scanner`.
@@ -259,7 +259,7 @@ class ReadingVerbs(Handle):
             [{'id': 3}, {'id': 1}]
         """
         options = scan_options(self._manifest, columns, flatten=False)
-        return take_rows(self.source, self._manifest.fragments, indices, options)
+        return take_rows(self.snapshot, self._manifest.fragments, indices, options)
 
     def _take_rows(self, row_ids: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
         """Rows by their ids, in the order of the ids; a private name of pylance that code written for pylance calls.
@@ -272,7 +272,7 @@ class ReadingVerbs(Handle):
             InvalidInputError: There is no such row, or it is deleted.
         """
         options = scan_options(self._manifest, columns, flatten=False)
-        return take_ids(self.source, row_ids, options)
+        return take_ids(self.snapshot, row_ids, options)
 
     def take_blobs(
         self,
@@ -307,7 +307,7 @@ class ReadingVerbs(Handle):
         """
         if buffer_size < 0:
             raise InvalidInputError(f"buffer_size must be at least 0, not {buffer_size}")
-        payloads = blobs_at(self.source, blob_column, ids, addresses, indices)
+        payloads = blobs_at(self.snapshot, blob_column, ids, addresses, indices)
         return [None if payload is None else BlobFile(payload) for _, payload in payloads]
 
     def read_blobs(
@@ -343,7 +343,7 @@ class ReadingVerbs(Handle):
         """
         del preserve_order
         _check_buffer(io_buffer_size)
-        return blobs_at(self.source, blob_column, ids, addresses, indices)
+        return blobs_at(self.snapshot, blob_column, ids, addresses, indices)
 
     def read_blob_ranges(
         self,
@@ -378,7 +378,7 @@ class ReadingVerbs(Handle):
         """
         del preserve_order
         _check_buffer(io_buffer_size)
-        return blob_ranges_at(self.source, blob_column, requests, selector)
+        return blob_ranges_at(self.snapshot, blob_column, requests, selector)
 
     def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
         """Rows chosen at random, none of them twice; a filter in `default_scan_options` selects the rows.
@@ -439,7 +439,7 @@ class ReadingVerbs(Handle):
         """
         if filter is not None:
             raise UnsupportedError("get_fragments: filter is not offered: use scanner(filter=..., fragments=[...])")
-        return LanceFragment.all_of(self.source)
+        return LanceFragment.all_of(self.snapshot)
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """The fragment of that id; None if there is none.
@@ -449,7 +449,7 @@ class ReadingVerbs(Handle):
             3
         """
         record = self._manifest.fragments.get(fragment_id)
-        return None if record is None else LanceFragment(self.source, record)
+        return None if record is None else LanceFragment(self.snapshot, record)
 
 
 def row_positions(dataset: ReadingVerbs, condition: Filter) -> range | npt.NDArray[np.integer[Any]]:

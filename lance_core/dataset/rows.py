@@ -103,8 +103,8 @@ class RowVerbs(Handle):
             if fragment is None:
                 raise InvalidInputError(f"version {self.version} of {self.uri} has no fragment {number}")
             rows.append((fragment, offsets))
-        with collecting_files(self.source) as files:
-            removal = remove_rows(files.source, rows, files)
+        with collecting_files(self.snapshot) as files:
+            removal = remove_rows(files.snapshot, rows, files)
         return LanceOperation.Update(
             removed_fragment_ids=list(removal.removed_fragment_ids),
             updated_fragments=list(map(FragmentMetadata.from_record, removal.updated_fragments)),
@@ -139,7 +139,7 @@ class RowVerbs(Handle):
             [{'carrier': 'UA', 'delay': 11}]
         """
         self._manifest, rows = delete_rows(
-            self.source, predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
+            self.snapshot, predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
         )
         return {"num_deleted_rows": rows}
 
@@ -152,7 +152,7 @@ class RowVerbs(Handle):
             >>> table.count_rows()
             0
         """
-        self._manifest = truncate(self.source)
+        self._manifest = truncate(self.snapshot)
 
     def update(
         self,
@@ -191,7 +191,7 @@ class RowVerbs(Handle):
             [{'carrier': 'AA', 'delay': 4}, {'carrier': 'UA', 'delay': 12}]
         """
         self._manifest, rows = update_rows(
-            self.source,
+            self.snapshot,
             updates,
             where,
             conflict_retries=conflict_retries,

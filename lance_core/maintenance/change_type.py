@@ -60,12 +60,12 @@ def change_type(
         >>> str(lance.dataset("t.lance").schema.field("id").type)
         'int32'
     """
-    schema = dataset.source.manifest.schema
+    schema = dataset.snapshot.manifest.schema
     if column not in (field.name for field in schema.fields):
         raise SchemaError(f"there is no column {column!r}; the columns are {[field.name for field in schema.fields]}")
-    indices = _find_indices_on(dataset.source, schema.column(column), data_type)
+    indices = _find_indices_on(dataset.snapshot, schema.column(column), data_type)
     _check(dataset, column, data_type, convert)
-    dataset.move_to(retype_columns(dataset.source, {column: data_type}, convert, transaction_properties))
+    dataset.move_to(retype_columns(dataset.snapshot, {column: data_type}, convert, transaction_properties))
     for number, index in enumerate(indices):
         try:
             _build(dataset, column, index, transaction_properties)
@@ -78,9 +78,9 @@ def change_type(
 
 
 def _check(dataset: Handle, column: str, data_type: pa.DataType, convert: Convert) -> None:
-    read = dataset.source.manifest.schema.project([column])
-    for fragment in dataset.source.manifest.fragments:
-        for rows, _ in live_batches(dataset.source, fragment, read):
+    read = dataset.snapshot.manifest.schema.project([column])
+    for fragment in dataset.snapshot.manifest.fragments:
+        for rows, _ in live_batches(dataset.snapshot, fragment, read):
             convert(rows.column(0), pa.field(column, data_type))
 
 
@@ -104,14 +104,14 @@ class _DroppedIndex:
         return f"create_scalar_index({column!r}, {self.kind!r}, name={self.name!r}{parameters})"
 
 
-def _find_indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
+def _find_indices_on(snapshot: Snapshot, field: Field, data_type: pa.DataType) -> list[_DroppedIndex]:
     """The indices on a column, which can be built again for values of another type.
 
     Raises:
         UnsupportedError: An index cannot be built again.
     """
     ids, dropped = {node.id for node, _ in field.walk()}, dict[str, _DroppedIndex]()
-    for index in source.manifest.indices:
+    for index in snapshot.manifest.indices:
         if ids.isdisjoint({*index.fields, *index.covering_fields}):
             continue
         kind = KINDS.get(index.kind) if index.kind in _REBUILT else None
@@ -120,7 +120,7 @@ def _find_indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> 
                 f"column {field.name!r} has the {index.kind} index {index.name!r}, which cannot be rebuilt here for "
                 f"values of type {data_type}; drop it, change the type, and build it again"
             )
-        content = source.indices.try_read(index, arrow_type_of(field))
+        content = snapshot.indices.try_read(index, arrow_type_of(field))
         parameters = dropped[index.name].parameters if index.name in dropped else kind.parameters
         dropped[index.name] = _DroppedIndex(
             index.name, kind.name, parameters if content is None else {**parameters, **content.parameters()}
@@ -129,9 +129,9 @@ def _find_indices_on(source: Snapshot, field: Field, data_type: pa.DataType) -> 
 
 
 def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mapping[str, str] | None) -> None:
-    def attempt(source: Snapshot, _: int) -> Manifest:
+    def attempt(snapshot: Snapshot, _: int) -> Manifest:
         return create_scalar_index(
-            source,
+            snapshot,
             [column],
             index.kind,
             index.name,
@@ -141,7 +141,7 @@ def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mappi
             properties=properties,
         )
 
-    def following(source: Snapshot, _: CommitConflictError) -> Snapshot:
-        return source.at(reload_latest(source.store, source.manifest))
+    def following(snapshot: Snapshot, _: CommitConflictError) -> Snapshot:
+        return snapshot.at(reload_latest(snapshot.store, snapshot.manifest))
 
-    dataset.move_to(retrying(dataset.source, attempt, following))
+    dataset.move_to(retrying(dataset.snapshot, attempt, following))

@@ -66,7 +66,7 @@ class ExpectedVersions(Generic[_Handle]):
     def __init__(self, dataset: _Handle) -> None:
         """Start at the version of a handle, which itself does not move."""
         self.dataset = dataset.checkout_version(dataset.version)
-        self._base: Manifest = dataset.source.manifest
+        self._base: Manifest = dataset.snapshot.manifest
         self._commits: list[tuple[Manifest, Transaction]] = []
         self._removed: frozenset[int] = frozenset()
         self._unwritten: set[UUID] = set()
@@ -117,7 +117,7 @@ class ExpectedVersions(Generic[_Handle]):
     def optimize_index(self, name: str) -> bool:
         """Extend an index to all rows; False if it is of a kind that is not built here."""
         try:
-            changes = expected_changes(self.dataset.source, [name], self._unwritten)
+            changes = expected_changes(self.dataset.snapshot, [name], self._unwritten)
         except UnsupportedError:
             return False
         self._change_indices(*changes)
@@ -146,7 +146,7 @@ class ExpectedVersions(Generic[_Handle]):
         Args:
             selectors: Which versions to remove.
         """
-        store = self.dataset.source.store
+        store = self.dataset.snapshot.store
         plan = plan_cleanup(
             store,
             self._base,
@@ -162,7 +162,7 @@ class ExpectedVersions(Generic[_Handle]):
 
     @property
     def _manifest(self) -> Manifest:
-        return self.dataset.source.manifest
+        return self.dataset.snapshot.manifest
 
     def _commit(self, operation: Operation) -> None:
         version = self._manifest.version + 1
@@ -176,7 +176,7 @@ class ExpectedVersions(Generic[_Handle]):
         if not names:
             return
         try:
-            changes = expected_changes(self.dataset.source, names, self._unwritten)
+            changes = expected_changes(self.dataset.snapshot, names, self._unwritten)
         except LanceError:  # the compaction logs it: queries are merely slower
             return
         self._change_indices(*changes)

@@ -53,15 +53,15 @@ def index_partitions(
         ['day_idx']
     """
     lacking, stale = find_due_zone_maps(
-        dataset.source.manifest, columns, max_unindexed_fragments=max_unindexed_fragments
+        dataset.snapshot.manifest, columns, max_unindexed_fragments=max_unindexed_fragments
     )
     done = []
     for column in lacking:
-        before = {index.uuid for index in dataset.source.manifest.indices}
+        before = {index.uuid for index in dataset.snapshot.manifest.indices}
         arguments = {"rows_per_zone": ROWS_PER_ZONE}
         try:
             indexed = create_scalar_index(
-                dataset.source,
+                dataset.snapshot,
                 [column],
                 "ZONEMAP",
                 None,
@@ -117,7 +117,7 @@ def columns_without_zone_map(
         >>> maintenance.columns_without_zone_map(table, ["day"], max_unindexed_fragments=0)
         ['day']
     """
-    manifest = dataset.source.manifest
+    manifest = dataset.snapshot.manifest
     if len(manifest.fragments) <= max_unindexed_fragments:
         return []
     return [column for column in dict.fromkeys(columns) if _find_zone_maps(manifest, column) == []]
@@ -127,7 +127,7 @@ def _refresh(dataset: Handle, names: Sequence[str], properties: Mapping[str, str
     if not names:
         return []
     try:
-        refreshed = optimize_indices(dataset.source, index_names=names, conflict_retries=0, properties=properties)
+        refreshed = optimize_indices(dataset.snapshot, index_names=names, conflict_retries=0, properties=properties)
         dataset.move_to(refreshed)
     except RetryableConflictError:
         return []

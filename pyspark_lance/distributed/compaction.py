@@ -187,7 +187,7 @@ def executor_rewriter(spark: SparkSession, max_parallel_tasks: int | None = None
 
     def run(dataset: Any, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult | Exception]:
         size = max_parallel_tasks or max(1, len(tasks))
-        options = dict(dataset.source.options) or None
+        options = dict(dataset.snapshot.options) or None
         for start in range(0, len(tasks), size):
             results, failures = execute_tasks(spark, dataset.uri, tasks[start : start + size], storage_options=options)
             yield from results

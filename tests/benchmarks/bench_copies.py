@@ -99,7 +99,7 @@ def measure_s3(*, by_server: bool, count: int = 9_000, fragments: int = 8) -> No
             lance_core.write_dataset(table, uri, mode="append", storage_options=s3.storage_options)
         dataset = lance_core.dataset(uri, storage_options=s3.storage_options)
         size = sum(file.file_size_bytes for each in dataset.get_fragments() for file in each.metadata.files)
-        s3_client(dataset.source.store.options).copies_parts = None if by_server else False
+        s3_client(dataset.snapshot.store.options).copies_parts = None if by_server else False
         through, wall, processor = 0, time.perf_counter(), time.process_time()
         compact(dataset)
         wall, processor = time.perf_counter() - wall, time.process_time() - processor

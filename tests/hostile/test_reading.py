@@ -300,7 +300,7 @@ def test_a_transaction_file_lies_in_its_folder(tmp_path):
     forge(tmp_path / "t", lambda m: replace(m, transaction_file="../../secret.txn", transaction_bytes=None))
     (path,) = (tmp_path / "t" / "_versions").glob("*.manifest")
     dataset = lance.dataset(tmp_path / "t")
-    manifest = dataset.source.manifest
+    manifest = dataset.snapshot.manifest
     path.write_bytes(replace(manifest, transaction_bytes=None).to_bytes(None))
     with pytest.raises(CorruptFileError, match="transaction file"):
         lance.dataset(tmp_path / "t").read_transaction(1)
@@ -372,7 +372,7 @@ def test_a_manifest_of_more_levels_is_rejected_when_it_is_opened(tmp_path, level
     from lance_core.schema import Field, Schema
 
     table(tmp_path / "t")
-    manifest = lance.dataset(tmp_path / "t").source.manifest
+    manifest = lance.dataset(tmp_path / "t").snapshot.manifest
     data = manifest.to_bytes(manifest.transaction_bytes)
     from lance_core._proto import table_pb2
     from lance_core.table.manifest.manifest import message_range
@@ -450,8 +450,8 @@ def test_a_manifest_of_millions_of_empty_fragments(tmp_path):
     (found,) = store.list("_versions/1844")
     from lance_core.table.manifest.manifest import Manifest
 
-    manifest = Manifest.from_bytes(table(tmp_path / "t2").source.store.get(found.key))
+    manifest = Manifest.from_bytes(table(tmp_path / "t2").snapshot.store.get(found.key))
     store.put(found.key, replace(manifest, fragments=FragmentList(ids), max_fragment_id=1 << 20).to_bytes(None))
     dataset = lance.dataset(path)
-    assert len(dataset.source.manifest.fragments.places_with_rows()) == 0
+    assert len(dataset.snapshot.manifest.fragments.places_with_rows()) == 0
     assert dataset.count_rows() == dataset.count_rows(filter="a = 1") == 0

@@ -43,7 +43,7 @@ def used(uri, options):
     scanner = dataset.scanner(columns=["a"], filter="a > 3")
     batches = scanner.to_batches()
     next(batches)
-    yield dataset, scanner, batches, dataset.source, dataset.get_fragments(), dataset.get_fragment(0).scanner()
+    yield dataset, scanner, batches, dataset.snapshot, dataset.get_fragments(), dataset.get_fragment(0).scanner()
     plan = Compaction.plan(dataset, {"target_rows_per_fragment": 100})
     done = [task.execute(dataset) for task in plan.tasks]
     assert done

@@ -35,7 +35,7 @@ def pages_of(path, storage_options=None):
     store = open_store(path, storage_options)
     columns: dict[int, list] = {}
     priorities: dict[int, list[int]] = {}
-    for fragment in lance_core.dataset(path, storage_options=storage_options).source.manifest.fragments:
+    for fragment in lance_core.dataset(path, storage_options=storage_options).snapshot.manifest.fragments:
         key = f"data/{fragment.files[0].path}"
         reader = DataFileReader.open(store, key)
         for index, column in enumerate(reader.metadata.columns):

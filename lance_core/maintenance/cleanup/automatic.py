@@ -92,11 +92,11 @@ def _interval(value: str) -> int:
 
 def _clean_branches(dataset: Handle) -> None:
     """Clean the branches that were forked from main."""
-    source = dataset.source
-    if source.manifest.branch is not None:
+    snapshot = dataset.snapshot
+    if snapshot.manifest.branch is not None:
         return
-    branches, torn = read_branches(source.store)
+    branches, torn = read_branches(snapshot.store)
     report_torn(torn.values())
     for name, ref in branches.items():
         if ref.parent_branch is None:
-            auto_cleanup(Handle(store_of_branch(source.store, name).root, storage_options=source.options))
+            auto_cleanup(Handle(store_of_branch(snapshot.store, name).root, storage_options=snapshot.options))

@@ -128,7 +128,7 @@ def removed_commits(dataset: Handle) -> dict[int, RemovedCommit]:
         >>> maintenance.removed_commits(lance.write_dataset({"id": [1, 2, 3]}, "t.lance"))
         {}
     """
-    store = dataset.source.store
+    store = dataset.snapshot.store
     return {
         version: RemovedCommit(
             operation=made_by.operation.name, properties=made_by.properties, changes_rows=changes_rows(made_by)

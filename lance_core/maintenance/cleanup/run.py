@@ -177,8 +177,8 @@ def cleanup_old_versions(
     for name, value in (("delete_rate_limit", delete_rate_limit), ("delete_concurrency", delete_concurrency)):
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be greater than 0, got {value}")
-    store = dataset.source.store
-    plan, claim = _plan_and_claim(store, dataset.source.manifest, selectors)
+    store = dataset.snapshot.store
+    plan, claim = _plan_and_claim(store, dataset.snapshot.manifest, selectors)
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
     remover = _Remover(
@@ -261,7 +261,7 @@ def explain_cleanup_old_versions(
         >>> explanation.stats.old_versions
         1
     """
-    plan: CleanupPlan = plan_cleanup(dataset.source.store, dataset.source.manifest, selectors)
+    plan: CleanupPlan = plan_cleanup(dataset.snapshot.store, dataset.snapshot.manifest, selectors)
     listed = plan.files[:max_files] if include_files else ()
     return CleanupExplanation(
         read_version=plan.read_version,

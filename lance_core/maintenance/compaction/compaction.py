@@ -187,7 +187,7 @@ class Compaction:
         Raises:
             InvalidInputError: An option is not known, or its value cannot be used.
         """
-        return plan_of(dataset.source, options)
+        return plan_of(dataset.snapshot, options)
 
     @staticmethod
     def execute(dataset: Handle, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
@@ -216,31 +216,31 @@ class Compaction:
                 the reservation of ids; the other results can be committed without that one.
             IncompatibleConflictError: The table was dropped and made again since the plan.
         """
-        resolved = _resolve_options(options, dataset.source.manifest)
+        resolved = _resolve_options(options, dataset.snapshot.manifest)
         if not rewrites:
             return CompactionMetrics()
-        properties, before = transaction_properties or {}, dataset.source.manifest.indices
-        commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
+        properties, before = transaction_properties or {}, dataset.snapshot.manifest.indices
+        commit_rewrites(dataset.snapshot, rewrites, properties, deferred=resolved.defer_index_remap)
         _follow(dataset)
         _refresh(dataset, rewrites, before, properties, deferred=_is_asked_to_defer(options))
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
-def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPlan:
+def plan_of(snapshot: Snapshot, options: Mapping[str, Any] | None) -> CompactionPlan:
     """Plan the compaction of a version; see `Compaction.plan`."""
-    manifest = source.manifest
+    manifest = snapshot.manifest
     resolved = _resolve_options(options, manifest)
     if resolved.defer_index_remap and manifest.uses_stable_row_ids:
         raise UnsupportedError(
             "defer_index_remap is not supported in a dataset with stable row ids: its indices follow the rows anyway"
         )
-    facts = collect_facts(source, resolved)
+    facts = collect_facts(snapshot, resolved)
     groups = group_fragments(facts, resolved)
     if resolved.repair_pages:
-        groups += group_misread_fragments(source, facts, groups, resolved.excluded_fragment_ids)
+        groups += group_misread_fragments(snapshot, facts, groups, resolved.excluded_fragment_ids)
         groups = limit_groups(sorted(groups, key=lambda group: group[0].position), resolved)
     if manifest.indices:
-        groups = split_to_keep_coverage(source, groups)
+        groups = split_to_keep_coverage(snapshot, groups)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(
@@ -265,7 +265,7 @@ def _resolve_options(options: Mapping[str, Any] | None, manifest: Manifest) -> C
 
 
 def commit_rewrites(
-    source: Snapshot,
+    snapshot: Snapshot,
     rewrites: Sequence[RewriteResult],
     properties: Mapping[str, str],
     *,
@@ -283,12 +283,12 @@ def commit_rewrites(
     read_version = versions.pop()
     needed = sum(len(result.new_records) for result in rewrites)
     groups = [result.group for result in rewrites]
-    base = source.manifest
+    base = snapshot.manifest
     check_same_fragments(base, (old for group in groups for old in group.old_fragments), "Rewrite")
     if needed:
         new_files = own_data_keys(data_files(new for group in groups for new in group.new_fragments))
         reserved = commit(
-            source.store,
+            snapshot.store,
             Transaction(
                 read_version=read_version, operation=ReserveFragments(num_fragments=needed), properties=dict(properties)
             ),
@@ -300,15 +300,15 @@ def commit_rewrites(
     moved = tuple(result.row_addrs for result in rewrites if result.row_addrs is not None)
     recorded = len(moved) == len(rewrites) and (deferred or needs_moves(base, rewrites))
     if recorded and not deferred:
-        base = keep_moves_deferred(source.store, base)
+        base = keep_moves_deferred(snapshot.store, base)
     operation = Rewrite(groups=tuple(groups), moved_rows=moved if recorded else ())
     transaction = Transaction(read_version=read_version, operation=operation, properties=dict(properties))
     try:
-        commit(source.store, transaction, base=base)
+        commit(snapshot.store, transaction, base=base)
     except RetryableConflictError:
         if not keep_up:
             raise
-        commit_despite_deletions(source, transaction, base)
+        commit_despite_deletions(snapshot, transaction, base)
 
 
 def number_new_fragments(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
@@ -353,7 +353,7 @@ def compact(
         >>> maintenance.compact(table).fragments_removed
         2
     """
-    done, again = CompactionMetrics(), _resolve_options(options, dataset.source.manifest).may_leave_small_fragments
+    done, again = CompactionMetrics(), _resolve_options(options, dataset.snapshot.manifest).may_leave_small_fragments
     # `retrying` does not fit: an attempt with conflicts has committed its other tasks, and only the rest is repeated.
     for attempt in range(retries + 1):
         if attempt:
@@ -378,7 +378,7 @@ def _compact_once(
 ) -> CompactionMetrics:
     """Make one plan, run its tasks, and commit their results; with `keep_up` all of them may be skipped."""
     _follow(dataset)
-    plan = plan_of(dataset.source, options)
+    plan = plan_of(dataset.snapshot, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
     results, errors = [], []
     for task, outcome in _run_tasks(dataset, plan):
@@ -414,7 +414,7 @@ def _run_tasks(dataset: Handle, plan: CompactionPlan) -> Iterator[tuple[Compacti
         return
     for task in plan.tasks:
         try:
-            outcome: Outcome = rewrite(dataset.source, task.raw, task.options)
+            outcome: Outcome = rewrite(dataset.snapshot, task.raw, task.options)
         except Exception as error:  # noqa: BLE001 - the other tasks are committed first
             outcome = error
         yield task, outcome
@@ -449,17 +449,17 @@ def commit_what_fits(
         >>> maintenance.commit_what_fits(table, results, {}).fragments_removed
         2
     """
-    left, dropped, before = list(results), 0, dataset.source.manifest.indices
+    left, dropped, before = list(results), 0, dataset.snapshot.manifest.indices
     _reject_overtaken(dataset, [] if keep_up else left)
     while left:
         try:
-            commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
+            commit_rewrites(dataset.snapshot, left, properties, deferred=deferred, keep_up=keep_up)
         except RetryableConflictError:
             _follow(dataset)
-            fitting = [result for result in left if _can_still_replace(dataset.source, result, keep_up=keep_up)]
+            fitting = [result for result in left if _can_still_replace(dataset.snapshot, result, keep_up=keep_up)]
             lost = [result for result in left if result not in fitting]
             for result in lost or left:
-                discard(dataset.source.store, result.new_records)
+                discard(dataset.snapshot.store, result.new_records)
             if not fitting or not lost:
                 raise
             _logger.warning("%d tasks were dropped: a concurrent commit changed their fragments", len(lost))
@@ -468,7 +468,7 @@ def commit_what_fits(
             raise  # the files may be in use
         except LanceError:
             for result in left:
-                discard(dataset.source.store, result.new_records)
+                discard(dataset.snapshot.store, result.new_records)
             raise
         else:
             break
@@ -488,12 +488,12 @@ def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None
     """
     if not results:
         return
-    latest = reload_latest(dataset.source.store, dataset.source.manifest)
+    latest = reload_latest(dataset.snapshot.store, dataset.snapshot.manifest)
     if any(_are_unchanged(latest, result) for result in results):
         return
     dataset.move_to(latest)
     for result in results:
-        discard(dataset.source.store, result.new_records)
+        discard(dataset.snapshot.store, result.new_records)
     check_fragment_ids(latest)
     raise RetryableConflictError(
         f"{dataset.uri}: concurrent commits changed the fragments of all {len(results):,} tasks; plan them again"
@@ -506,7 +506,7 @@ def _are_unchanged(manifest: Manifest, result: RewriteResult) -> bool:
 
 def _follow(dataset: Handle) -> None:
     """Move the handle to the latest version of the dataset that it was opened on."""
-    dataset.move_to(reload_latest(dataset.source.store, dataset.source.manifest))
+    dataset.move_to(reload_latest(dataset.snapshot.store, dataset.snapshot.manifest))
 
 
 def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:
@@ -526,13 +526,13 @@ def _refresh(
     deferred: bool,
 ) -> list[str]:
     """Extend indices to the new fragments after the commit, unless the caller defers that; returns their names."""
-    if deferred or not dataset.source.manifest.indices:
+    if deferred or not dataset.snapshot.manifest.indices:
         return []
     return extend_after_compaction(dataset, [result.group for result in results], before, properties)
 
 
-def _can_still_replace(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
+def _can_still_replace(snapshot: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
     """Whether a result can still replace its old fragments: they are unchanged, or have only lost rows."""
     if keep_up:
-        return find_late_deletions(source, result.original_records, result.new_records) is not None
-    return _are_unchanged(source.manifest, result)
+        return find_late_deletions(snapshot, result.original_records, result.new_records) is not None
+    return _are_unchanged(snapshot.manifest, result)

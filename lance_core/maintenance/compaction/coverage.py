@@ -68,12 +68,12 @@ def plan_deferred_moves(base: Manifest) -> UpdateConfig | None:
     return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 
 
-def split_to_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
+def split_to_keep_coverage(snapshot: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
     """The groups of fragments that can be rewritten without an index losing coverage.
 
     If groups are left out, a warning names the indices that would lose coverage.
     """
-    manifest = source.manifest
+    manifest = snapshot.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
         return groups
     fixed = [
@@ -89,7 +89,7 @@ def split_to_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) 
             "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: moves of rows "
             "cannot be recorded in a fragment reuse index with an external file. pylance's optimize_indices updates "
             "the indices",
-            source.store.root, len(groups) - len(allowed), names,
+            snapshot.store.root, len(groups) - len(allowed), names,
         )  # fmt: skip
     return allowed
 
@@ -114,16 +114,16 @@ def extend_after_compaction(
     Returns:
         The names of the indices.
     """
-    names = find_indices_to_extend(dataset.source.manifest, replaced, before)
+    names = sorted(find_indices_to_extend(dataset.snapshot.manifest, replaced, before))
     if not names:
         return []
     try:
-        extended = optimize_indices(dataset.source, index_names=sorted(names), replaced=replaced, properties=properties)
+        extended = optimize_indices(dataset.snapshot, index_names=names, replaced=replaced, properties=properties)
     except LanceError as error:
-        _logger.warning("the indices %s of %s were not extended: %s", ", ".join(sorted(names)), dataset.uri, error)
+        _logger.warning("the indices %s of %s were not extended: %s", ", ".join(names), dataset.uri, error)
         return []
     dataset.move_to(extended)
-    return sorted(names)
+    return names
 
 
 def find_indices_to_extend(

@@ -37,11 +37,11 @@ ATTEMPTS: Final = 20
 """How often later deletions are looked up and hidden; one attempt takes about as long as one deletion."""
 
 
-def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manifest) -> Manifest:
+def commit_despite_deletions(snapshot: Snapshot, planned: Transaction, base: Manifest) -> Manifest:
     """Commit a Rewrite whose old fragments have lost more rows since the plan.
 
     Args:
-        source: The dataset, at any version.
+        snapshot: The dataset, at any version.
         planned: The transaction with the Rewrite as it was planned, with reserved ids, whose commit had a conflict.
         base: A later version, in which the ids are reserved.
 
@@ -51,37 +51,37 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
     """
 
     def following(before: Manifest, since: int) -> Manifest:
-        latest = reload_latest(source.store, before)
-        _check_others(source, planned, since, latest.version)
+        latest = reload_latest(snapshot.store, before)
+        _check_others(snapshot, planned, since, latest.version)
         return latest
 
     return retrying(
         following(base, planned.read_version),
-        lambda latest, _: _commit_at(source.at(latest), planned),
+        lambda latest, _: _commit_at(snapshot.at(latest), planned),
         lambda before, _: following(before, before.version),
         conflict_retries=ATTEMPTS - 1,
         is_retryable=lambda error: error.retryable,
     )
 
 
-def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
+def _commit_at(snapshot: Snapshot, planned: Transaction) -> Manifest:
     operation = planned.operation
     assert isinstance(operation, Rewrite)
-    with collecting_files(source) as files:
+    with collecting_files(snapshot) as files:
         groups = []
         for group in operation.groups:
-            late = find_late_deletions(source, group.old_fragments, group.new_fragments)
+            late = find_late_deletions(snapshot, group.old_fragments, group.new_fragments)
             if late is None:
                 ids = [fragment.id for fragment in group.old_fragments]
-                raise RetryableConflictError(f"{source.store.root}: concurrent commits changed the fragments {ids}")
+                raise RetryableConflictError(f"{snapshot.store.root}: concurrent commits changed the fragments {ids}")
             hidden = [
-                with_deletions(source, fragment, rows, files) if rows else fragment
+                with_deletions(snapshot, fragment, rows, files) if rows else fragment
                 for fragment, rows in zip(group.new_fragments, late, strict=True)
             ]
             groups.append(RewriteGroup(old_fragments=group.old_fragments, new_fragments=tuple(hidden)))
         new = [fragment for group in groups for fragment in group.new_fragments]
         make_durable(
-            source.store,
+            snapshot.store,
             [fragment.deletion_file.key(fragment.id) for fragment in new if fragment.deletion_file is not None],
             files.pending,
         )
@@ -90,11 +90,11 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
         return files.commit(rewrite, properties=planned.properties)
 
 
-def find_late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
+def find_late_deletions(snapshot: Snapshot, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
     """The rows of new fragments that a version has deleted since the old ones were planned.
 
     Args:
-        source: The version.
+        snapshot: The version.
         old: The old fragments, as they were planned.
         new: The new fragments.
 
@@ -104,21 +104,21 @@ def find_late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence
     """
     live, hidden = [], []
     for planned in old:
-        now = source.manifest.fragments.get(planned.id)
+        now = snapshot.manifest.fragments.get(planned.id)
         if now is None or replace(now, deletion_file=planned.deletion_file) != planned:
             return None
-        before = source.deleted_rows(planned)
-        after = before if now == planned else source.deleted_rows(now)
+        before = snapshot.deleted_rows(planned)
+        after = before if now == planned else snapshot.deleted_rows(now)
         if not before <= after:
             return None
-        live.append(BitMap(range(count_file_rows(source, planned))) - before)
+        live.append(BitMap(range(count_file_rows(snapshot, planned))) - before)
         hidden.append(after - before)
     sizes = [fragment.physical_rows for fragment in new]
     late = rewritten_rows(live, hidden, sizes)
     return None if late is None or any(len(rows) == size for rows, size in zip(late, sizes, strict=True)) else late
 
 
-def _check_others(source: Snapshot, planned: Transaction, since: int, latest: int) -> None:
+def _check_others(snapshot: Snapshot, planned: Transaction, since: int, latest: int) -> None:
     """Check that later versions have only deleted or updated rows of the old fragments.
 
     Raises:
@@ -126,14 +126,14 @@ def _check_others(source: Snapshot, planned: Transaction, since: int, latest: in
     """
     for version in range(since + 1, latest + 1):
         try:
-            other = load_transaction(source.store, load_manifest(source.store, version))
+            other = load_transaction(snapshot.store, load_manifest(snapshot.store, version))
         except NotFoundError:
             other = None
         if other is None:
             raise RetryableConflictError(
-                f"{source.store.root}: the transaction of version {version} is missing; compact again"
+                f"{snapshot.store.root}: the transaction of version {version} is missing; compact again"
             )
         if judge(planned, other) is not Verdict.COMPATIBLE and not isinstance(other.operation, Delete | Update):
             raise RetryableConflictError(
-                f"{source.store.root}: version {version} ({other.operation.name}) changed the same fragments"
+                f"{snapshot.store.root}: version {version} ({other.operation.name}) changed the same fragments"
             )

@@ -58,25 +58,25 @@ def find_misread_problems(file: DataFile, reader: DataFileReader, schema: Schema
 
 
 def group_misread_fragments(
-    source: Snapshot, facts: Sequence[FragmentFacts], groups: Sequence[Sequence[FragmentFacts]], excluded: Sequence[int]
+    snapshot: Snapshot, facts: Sequence[FragmentFacts], groups: list[list[FragmentFacts]], excluded: Sequence[int]
 ) -> list[list[FragmentFacts]]:
     """Groups of one fragment each, for the fragments with misread columns that no other group rewrites.
 
     Args:
-        source: The version.
+        snapshot: The version.
         facts: Facts of all its fragments.
         groups: The groups of fragments that the plan already rewrites.
         excluded: Ids of fragments that stay as they are.
     """
-    if not any(top.children for top in source.manifest.schema.fields) and not _may_have_drafts(source):
+    if not any(top.children for top in snapshot.manifest.schema.fields) and not _may_have_drafts(snapshot):
         return []
     planned = {fact.fragment_id for group in groups for fact in group} | set(excluded)
     left = [fact for fact in facts if fact.fragment_id not in planned]
 
     def is_misread(fact: FragmentFacts) -> bool:
-        fragment = source.manifest.fragments[fact.position]
+        fragment = snapshot.manifest.fragments[fact.position]
         try:
-            return any(_is_misread(source, file) for file in fragment.files)
+            return any(_is_misread(snapshot, file) for file in fragment.files)
         except DAMAGE:
             return True  # the task reports the error
 
@@ -84,15 +84,15 @@ def group_misread_fragments(
         return [[fact] for fact, is_hit in zip(left, pool.map(is_misread, left), strict=True) if is_hit]
 
 
-def _is_misread(source: Snapshot, file: DataFile) -> bool:
-    store, key = source.data_file(file)
+def _is_misread(snapshot: Snapshot, file: DataFile) -> bool:
+    store, key = snapshot.data_file(file)
     reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-    return next(find_misread_columns(file, reader, source.manifest.schema), None) is not None
+    return next(find_misread_columns(file, reader, snapshot.manifest.schema), None) is not None
 
 
-def _may_have_drafts(source: Snapshot) -> bool:
+def _may_have_drafts(snapshot: Snapshot) -> bool:
     numbers = FileVersion.V2_2.manifest_numbers
-    files = (file for fragment in source.manifest.fragments for file in fragment.files)
+    files = (file for fragment in snapshot.manifest.fragments for file in fragment.files)
     return any((file.file_major_version, file.file_minor_version) == numbers for file in files)
 
 

@@ -289,17 +289,17 @@ READ_AHEAD: Final = 8
 """Fragments that are read in parallel."""
 
 
-def collect_facts(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
+def collect_facts(snapshot: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
     """The facts of all fragments, in order.
 
     Raises:
         SchemaError: A partition column does not exist.
     """
-    manifest = source.manifest
+    manifest = snapshot.manifest
     covered = _find_dividing_segments(manifest, options)
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
-        rows, deleted, is_damaged = _count_rows(source, position, message)
+        rows, deleted, is_damaged = _count_rows(snapshot, position, message)
         facts.append(
             FragmentFacts(
                 position=position,
@@ -311,8 +311,8 @@ def collect_facts(source: Snapshot, options: CompactionOptions) -> list[Fragment
                 indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
             )
         )
-    facts = _add_values(source, facts, options)
-    return _add_partitions(source, facts, options) if options.partition_by else facts
+    facts = _add_values(snapshot, facts, options)
+    return _add_partitions(snapshot, facts, options) if options.partition_by else facts
 
 
 def _find_dividing_segments(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
@@ -333,32 +333,32 @@ def _find_dividing_segments(manifest: Manifest, options: CompactionOptions) -> l
     ]
 
 
-def _count_rows(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int, bool]:
+def _count_rows(snapshot: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int, bool]:
     """Physical and deleted rows of a fragment; 0, and True, if they are not known as a file cannot be read."""
     rows = message.physical_rows
     deleted = message.deletion_file.num_deleted_rows if message.HasField("deletion_file") else 0
     if rows and (deleted or not message.HasField("deletion_file")):
         return rows, deleted, False
-    fragment = source.manifest.fragments[position]
+    fragment = snapshot.manifest.fragments[position]
     try:
-        deletions = source.deletions(fragment)
-        return count_file_rows(source, fragment), 0 if deletions is None else len(deletions), False
+        deletions = snapshot.deletions(fragment)
+        return count_file_rows(snapshot, fragment), 0 if deletions is None else len(deletions), False
     except DAMAGE:
         return 0, 0, True
 
 
-def _add_values(source: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
+def _add_values(snapshot: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
     """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
-    columns = [field for field in typed_schema(source.manifest.schema) if has_narrow_dictionary(field.type)]
+    columns = [field for field in typed_schema(snapshot.manifest.schema) if has_narrow_dictionary(field.type)]
     candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
     fewest = min((find_smallest_capacity(field.type) for field in columns), default=0)
     if options.deletions_only or len(candidates) < 2 or sum(fact.live_rows for fact in candidates) <= fewest:
         return facts
-    schema = source.manifest.schema.project([quote_path([field.name]) for field in columns])
+    schema = snapshot.manifest.schema.project([quote_path([field.name]) for field in columns])
 
     def with_values(fact: FragmentFacts) -> FragmentFacts:
         values: dict[str, tuple[int, frozenset[Any]]] = {}
-        for rows in _read_live_rows(source, fact, schema):
+        for rows in _read_live_rows(snapshot, fact, schema):
             for name, column in zip(rows.schema.names, rows.columns, strict=True):
                 for path, array in find_dictionaries(column, (name,)):
                     most, earlier = values.get(quote_path(path), (index_capacity(array.type.index_type), frozenset()))
@@ -371,32 +371,32 @@ def _add_values(source: Snapshot, facts: list[FragmentFacts], options: Compactio
     return [by_position.get(fact.position, fact) for fact in facts]
 
 
-def _read_live_rows(source: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
+def _read_live_rows(snapshot: Snapshot, fact: FragmentFacts, schema: Schema) -> Iterator[pa.RecordBatch]:
     """The live rows of a fragment."""
-    fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
-    deletions = source.deletions(fragment) if fact.deleted_rows else None
+    fragment, num_rows = snapshot.manifest.fragments[fact.position], fact.physical_rows
+    deletions = snapshot.deletions(fragment) if fact.deleted_rows else None
     live = None if deletions is None else deletions.live_rows(num_rows)
     position = 0
-    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+    for batch in read_fragment(snapshot, fragment, schema, range(num_rows)):
         yield batch if live is None else batch.filter(pa.array(live[position : position + batch.num_rows]))
         position += batch.num_rows
 
 
 def _add_partitions(
-    source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
+    snapshot: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
 ) -> list[FragmentFacts]:
     """Add the values of the partition columns, from the first fragment that may be rewritten to the last one.
 
     Fragments in between are read as well: a fragment that stays separates the fragments of its partition before it
     from those after it.
     """
-    names = source.manifest.schema.names
+    names = snapshot.manifest.schema.names
     missing = [name for name in options.partition_by if name not in names]
     if missing:
         raise SchemaError(f"partition_by: no column {missing[0]!r}; the columns are {list(names)}")
 
     def with_partition(fact: FragmentFacts) -> FragmentFacts:
-        return replace(fact, partition=_read_partition(source, fact, options))
+        return replace(fact, partition=_read_partition(snapshot, fact, options))
 
     candidates = [place for place, fact in enumerate(facts) if is_candidate(fact, options)]
     first, end = (candidates[0], candidates[-1] + 1) if candidates else (0, 0)
@@ -413,11 +413,11 @@ def _unless_damaged(read: Callable[[FragmentFacts], FragmentFacts], fact: Fragme
         return replace(fact, is_damaged=True)
 
 
-def _read_partition(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
+def _read_partition(snapshot: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The value that the partition columns have in all live rows; a unique value if there are several."""
-    schema = source.manifest.schema.project(list(options.partition_by))
+    schema = snapshot.manifest.schema.project(list(options.partition_by))
     partitions: set[tuple[Any, ...]] = set()
-    for rows in _read_live_rows(source, fact, schema):
+    for rows in _read_live_rows(snapshot, fact, schema):
         distinct = pa.Table.from_batches([rows]).group_by(list(options.partition_by)).aggregate([])
         partitions.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
         if len(partitions) > 1:

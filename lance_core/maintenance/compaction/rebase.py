@@ -33,15 +33,15 @@ def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[Re
         >>> maintenance.rebase_results(table, results)
         []
     """
-    source = dataset.source
-    options = replace(CompactionOptions.of(None, source.manifest.config), partition_by=())
-    indices = {fact.fragment_id: fact.indices for fact in collect_facts(source, options)}
+    snapshot = dataset.snapshot
+    options = replace(CompactionOptions.of(None, snapshot.manifest.config), partition_by=())
+    indices = {fact.fragment_id: fact.indices for fact in collect_facts(snapshot, options)}
     unchanged = []
     for result in results:
         old = result.original_records
-        is_same = all(source.manifest.fragments.get(record.id) == record for record in old)
+        is_same = all(snapshot.manifest.fragments.get(record.id) == record for record in old)
         if is_same and len({indices[record.id] for record in old}) == 1:
-            unchanged.append(replace(result, read_version=source.manifest.version))
+            unchanged.append(replace(result, read_version=snapshot.manifest.version))
         else:
-            discard(source.store, result.new_records)
+            discard(snapshot.store, result.new_records)
     return unchanged

@@ -165,12 +165,12 @@ READ_BYTES: Final = 64 * 1024 * 1024
 
 
 def rewrite(
-    source: Snapshot, raw: Iterable[bytes], options: CompactionOptions, *, file_prefix: str = ""
+    snapshot: Snapshot, raw: Iterable[bytes], options: CompactionOptions, *, file_prefix: str = ""
 ) -> RewriteResult:
     """Write the live rows of fragments into new fragments.
 
     Args:
-        source: The version that the fragments were planned in.
+        snapshot: The version that the fragments were planned in.
         raw: The fragments, in order, serialized as in the manifest.
         options: The options of the compaction.
         file_prefix: Start of the names of the new data files.
@@ -180,12 +180,12 @@ def rewrite(
         CorruptFileError: A file cannot be read; what was written is removed.
         UnsupportedError: The dataset cannot have files of the version that `options` names.
     """
-    version = FileVersion.for_dataset(options.data_storage_version, source.manifest.data_storage_version)
+    version = FileVersion.for_dataset(options.data_storage_version, snapshot.manifest.data_storage_version)
     records = fragments_of(raw)
-    fragments = [_open_fragment(source, record) for record in records]
-    written = _Rewriter(source, fragments, options, version, file_prefix).run()
-    new = tuple(_add_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
-    needs_addresses = source.manifest.indices and not source.manifest.uses_stable_row_ids
+    fragments = [_open_fragment(snapshot, record) for record in records]
+    written = _Rewriter(snapshot, fragments, options, version, file_prefix).run()
+    new = tuple(_add_row_ids(written, fragments) if snapshot.manifest.uses_stable_row_ids else written)
+    needs_addresses = snapshot.manifest.indices and not snapshot.manifest.uses_stable_row_ids
     addresses = _serialize_live_addresses(fragments) if needs_addresses else None
     metrics = CompactionMetrics(
         fragments_removed=len(records),
@@ -197,7 +197,7 @@ def rewrite(
         metrics=metrics,
         new_records=new,
         original_records=records,
-        read_version=source.manifest.version,
+        read_version=snapshot.manifest.version,
         row_addrs=addresses,
     )
 
@@ -237,7 +237,7 @@ class _SourceFragment:
 class _Rewriter:
     """Writes the new files of one task."""
 
-    source: Snapshot
+    snapshot: Snapshot
     fragments: list[_SourceFragment]
     options: CompactionOptions
     version: FileVersion
@@ -250,9 +250,9 @@ class _Rewriter:
             if not self._try_to_copy(done):
                 done.extend(self._write_by_decoding())
             if self.version is FileVersion.V0_1:
-                check_dictionaries(self.source.manifest.schema, done, self.source.store)
+                check_dictionaries(self.snapshot.manifest.schema, done, self.snapshot.store)
         except BaseException:
-            discard(self.source.store, done)
+            discard(self.snapshot.store, done)
             raise
         return done
 
@@ -272,7 +272,7 @@ class _Rewriter:
             if forced:
                 raise InvalidInputError(f"binary copy is not supported: {error}") from error
             _logger.debug("rows are decoded: %s", error)
-            discard(self.source.store, done)
+            discard(self.snapshot.store, done)
             done.clear()
             return False
         return True
@@ -281,15 +281,15 @@ class _Rewriter:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
             raise UnsupportedError("pages cannot be copied with max_bytes_per_file: leave it out, or use reencode")
-        kinds = schema_to_arrow(self.source.manifest.schema).types
+        kinds = schema_to_arrow(self.snapshot.manifest.schema).types
         if merge_small and len(self.fragments) > 1 and any(map(has_narrow_dictionary, kinds)):
             raise UnsupportedError("the dictionaries of the pages may have too many values together")
-        sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
+        sources = [_open_pages(self.snapshot, fragment) for fragment in self.fragments]
         for parts in _divide_into_files(sources, self.rows_per_file):
             written = copy_pages(
-                self.source.store,
+                self.snapshot.store,
                 data_key(self.prefix + new_data_file_name()),
-                self.source.manifest.schema,
+                self.snapshot.manifest.schema,
                 self.version,
                 parts,
                 merge_small=merge_small,
@@ -310,7 +310,7 @@ class _Rewriter:
         """
         writer: DataFileWriter | None = None
         limit, most_bytes = self.rows_per_file, self.options.max_bytes_per_file
-        is_narrow = any(map(has_narrow_dictionary, schema_to_arrow(self.source.manifest.schema).types))
+        is_narrow = any(map(has_narrow_dictionary, schema_to_arrow(self.snapshot.manifest.schema).types))
         is_pruned = self.version is not FileVersion.V0_1 and (is_narrow or self.options.compaction_mode == REENCODE)
         try:
             for rows in self._read_live_batches():
@@ -349,13 +349,13 @@ class _Rewriter:
 
     def _batches(self, fragment: _SourceFragment) -> Iterator[pa.RecordBatch]:
         """All rows of a fragment, deleted ones included, `READ_BYTES` at a time."""
-        schema = self.source.manifest.schema
+        schema = self.snapshot.manifest.schema
         start, count = 0, FIRST_ROWS
         while start < fragment.num_rows:
             rows = range(start, min(start + count, fragment.num_rows))
             num_bytes = 0
             for batch in read_fragment(
-                self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size, opened=fragment.opened
+                self.snapshot, fragment.record, schema, rows, batch_rows=self.options.batch_size, opened=fragment.opened
             ):
                 num_bytes += batch.nbytes
                 yield batch
@@ -364,7 +364,7 @@ class _Rewriter:
 
     def _new_writer(self) -> DataFileWriter:
         key = data_key(self.prefix + new_data_file_name())
-        return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
+        return DataFileWriter(self.snapshot.store, key, self.snapshot.manifest.schema, version=self.version)
 
 
 def rows_per_file(num_rows: int, options: CompactionOptions) -> int:
@@ -375,20 +375,20 @@ def rows_per_file(num_rows: int, options: CompactionOptions) -> int:
     return max(1, -(-num_rows // count))
 
 
-def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:
+def _open_fragment(snapshot: Snapshot, record: Fragment) -> _SourceFragment:
     """The fragment with its live rows."""
-    num_rows = count_file_rows(source, record)
-    deletions = source.deletions(record)
+    num_rows = count_file_rows(snapshot, record)
+    deletions = snapshot.deletions(record)
     live = None if deletions is None else deletions.live_rows(num_rows)
     return _SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
 
 
-def _open_pages(source: Snapshot, fragment: _SourceFragment) -> CopySource:
+def _open_pages(snapshot: Snapshot, fragment: _SourceFragment) -> CopySource:
     """Open the files of a fragment, to copy their pages; a later file wins over an earlier one."""
     columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
     for file in reversed(fragment.record.files):
-        store, key = source.data_file(file)
-        reader = open_file(source, file, fragment.opened)
+        store, key = snapshot.data_file(file)
+        reader = open_file(snapshot, file, fragment.opened)
         for field_id, column in file.columns():
             if field_id >= 0:
                 columns.setdefault(field_id, (store, key, reader, column))

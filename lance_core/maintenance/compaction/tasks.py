@@ -64,8 +64,8 @@ class CompactionTask:
             VersionNotFoundError: The plan's version was cleaned up.
         """
         is_open = dataset.version == self.read_version
-        source = dataset.source if is_open else dataset.checkout_version(self.read_version).source
-        return rewrite(source, self.raw, self.options, file_prefix=file_prefix)
+        snapshot = dataset.snapshot if is_open else dataset.checkout_version(self.read_version).snapshot
+        return rewrite(snapshot, self.raw, self.options, file_prefix=file_prefix)
 
     def json(self) -> str:
         """The task as JSON that pylance reads as well."""

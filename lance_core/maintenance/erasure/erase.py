@@ -82,10 +82,10 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
         CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
     """
     condition = ErasureCondition(where)
-    condition.build_over(scanned_columns(dataset.checkout_version(("main", None)).source.manifest))
+    condition.build_over(scanned_columns(dataset.checkout_version(("main", None)).snapshot.manifest))
     report = _Erasure(dataset=dataset, condition=condition, options=options).run()
     if not options.dry_run:
-        dataset.move_to(reload_latest(dataset.source.store, dataset.source.manifest))
+        dataset.move_to(reload_latest(dataset.snapshot.store, dataset.snapshot.manifest))
     return report
 
 
@@ -139,7 +139,7 @@ class _Erasure:
         """Report the obstacles, and what the erasure would do."""
         root, latest, removed = self.table.root.root, facts.latest(), facts.removed(drops=self.options.drop_indices)
         bases = {base.path for version in facts.versions.values() for base in version.manifest.base_paths}
-        rows = {version.branch_label: self.condition.count_live(version.source) for version in latest}
+        rows = {version.branch_label: self.condition.count_live(version.snapshot) for version in latest}
         built, unbuilt = set[str](), set[str]()
         for version in latest:
             for index in version.suspect:
@@ -196,18 +196,19 @@ class _Erasure:
             return
         handle = self.dataset.checkout_version((version.branch_label, None))
         properties = self.options.transaction_properties
-        if self.condition.columns(handle.source.manifest) is not None:
-            manifest, rows = delete_rows(handle.source, self.condition.where, properties=properties, is_recorded=False)
+        if self.condition.columns(handle.snapshot.manifest) is not None:
+            where = self.condition.where
+            manifest, rows = delete_rows(handle.snapshot, where, properties=properties, is_recorded=False)
             handle.move_to(manifest)
             self.rows_deleted += Counter({version.branch_label: rows})
         self._rewrite(handle, facts)
-        names, manifest = {index.name for index in version.suspect}, handle.source.manifest
+        names, manifest = {index.name for index in version.suspect}, handle.snapshot.manifest
         indices = [index for index in manifest.indices if index.name in names]
         built = {index.name for index in indices if is_supported(index, manifest.schema)}
         if built:
             index_names = sorted(built)
             handle.move_to(
-                optimize_indices(handle.source, index_names=index_names, retrain=True, properties=properties)
+                optimize_indices(handle.snapshot, index_names=index_names, retrain=True, properties=properties)
             )
         dropped = tuple(index for index in indices if index.name not in built) if self.options.drop_indices else ()
         if dropped:
@@ -218,7 +219,7 @@ class _Erasure:
 
     def _rewrite(self, handle: Handle, facts: ErasureSurvey) -> None:
         """Rewrite the fragments whose files hold rows, without deleted rows."""
-        manifest = handle.source.manifest
+        manifest = handle.snapshot.manifest
         options = replace(
             CompactionOptions.of({"compaction_mode": "reencode"}, manifest.config), defer_index_remap=False
         )
@@ -234,9 +235,9 @@ class _Erasure:
         self.fragments_rewritten += len(held)
 
     def _commit(self, handle: Handle, operation: CreateIndex | UpdateConfig) -> None:
-        manifest, properties = handle.source.manifest, dict(self.options.transaction_properties)
+        manifest, properties = handle.snapshot.manifest, dict(self.options.transaction_properties)
         transaction = Transaction(read_version=manifest.version, operation=operation, properties=properties)
-        handle.move_to(commit(handle.source.store, transaction, base=manifest).manifest)
+        handle.move_to(commit(handle.snapshot.store, transaction, base=manifest).manifest)
 
     def _clean_up(self, facts: ErasureSurvey) -> None:
         """Move tags, then remove the versions that hold rows or traces, on branches before their parents."""
@@ -363,7 +364,7 @@ def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[Er
         renamed = [f"{name!r} (now {fields[key].name!r})" for key, name in sorted(names) if fields[key].name != name]
         if not renamed or not any(facts.counts.get((piece.files, names)) for piece in version.pieces):
             continue
-        if facts.condition.count_live(version.source.at(replace(version.manifest, schema=columns))):
+        if facts.condition.count_live(version.snapshot.at(replace(version.manifest, schema=columns))):
             message = (
                 f"live rows match by columns that have another name in an older version, {', '.join(renamed)}: erase "
                 "by the present names first, or remove that version if these rows are to stay"
@@ -381,7 +382,8 @@ def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
     held = facts.held_fragments(version)
     if columns is None or not blobs or not held:
         return False
-    whole = open_stored_rows(version.source, [piece.fragment for piece in version.pieces if piece.fragment.id in held])
+    fragments = [piece.fragment for piece in version.pieces if piece.fragment.id in held]
+    whole = open_stored_rows(version.snapshot, fragments)
     where = facts.condition.build_over(columns) if facts.condition.columns(manifest) is not None else pc.scalar(True)
     conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
     return any(len(rows) for condition in conditions for _, rows in each_matching(whole, condition, columns))

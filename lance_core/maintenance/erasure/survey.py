@@ -108,14 +108,15 @@ class ErasureCondition:
         except LanceError:
             return None
 
-    def find_matching_rows(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+    def find_matching_rows(self, snapshot: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
         """The fragments of a version with live rows that match, and the offsets of these rows."""
-        expression = self.build_over(scanned_columns(source.manifest))
-        return each_matching(source, expression, described_columns(source.manifest))
+        expression = self.build_over(scanned_columns(snapshot.manifest))
+        return each_matching(snapshot, expression, described_columns(snapshot.manifest))
 
-    def count_live(self, source: Snapshot) -> int:
+    def count_live(self, snapshot: Snapshot) -> int:
         """The number of rows of a version that match; no index is used."""
-        return sum(len(rows) for _, rows in self.find_matching_rows(source.at(replace(source.manifest, indices=()))))
+        unindexed = snapshot.at(replace(snapshot.manifest, indices=()))
+        return sum(len(rows) for _, rows in self.find_matching_rows(unindexed))
 
 
 class SurveyedFragment(NamedTuple):
@@ -146,7 +147,7 @@ class SurveyedVersion:
 
     Attributes:
         branch: Its branch; None for main.
-        source: The version.
+        snapshot: The version.
         made_by: Its transaction; None if that was deleted.
         pieces: Its fragments.
         is_latest: Whether it is the latest version of its branch.
@@ -156,7 +157,7 @@ class SurveyedVersion:
     """
 
     branch: str | None
-    source: Snapshot
+    snapshot: Snapshot
     made_by: Transaction | None
     pieces: list[SurveyedFragment]
     is_latest: bool = False
@@ -172,7 +173,7 @@ class SurveyedVersion:
     @property
     def manifest(self) -> Manifest:
         """Its manifest."""
-        return self.source.manifest
+        return self.snapshot.manifest
 
     @property
     def number(self) -> int:
@@ -305,9 +306,9 @@ def _load_versions(
         with suppress(VersionNotFoundError):  # removed since it was listed
             manifest = load_manifest(store, number)
             pieces |= {raw: SurveyedFragment.of(raw) for raw in manifest.fragments.raw if raw not in pieces}
-            source = Snapshot(store, manifest, store.options)
+            snapshot = Snapshot(store, manifest, store.options)
             version_pieces = [pieces[raw] for raw in manifest.fragments.raw]
-            versions.append(SurveyedVersion(branch, source, load_transaction(store, manifest), version_pieces))
+            versions.append(SurveyedVersion(branch, snapshot, load_transaction(store, manifest), version_pieces))
     numbered = [version for version in versions if not is_detached(version.number)]
     if not numbered:
         return []
@@ -351,19 +352,19 @@ def _find_columns(facts: ErasureSurvey) -> None:
 
 def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
     """Count the rows of the fragments of a version that are not counted yet."""
-    source, manifest = version.source, version.manifest
+    snapshot, manifest = version.snapshot, version.manifest
     # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
     dictionaries = [] if manifest.data_storage_version == "0.1" else find_dictionary_columns(manifest.schema)
     for names, columns in version.columns.items():
         new = [piece for piece in version.pieces if (piece.files, names) not in facts.counts]
         if not new:
             continue
-        whole = open_stored_rows(source.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
+        whole = open_stored_rows(snapshot.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
         matches = {fragment.id: len(rows) for fragment, rows in facts.condition.find_matching_rows(whole)}
         for piece in new:
             count = matches.get(piece.fragment.id, 0)
             if dictionaries and not count:
-                stored = open_stored_rows(source, [piece.fragment])
+                stored = open_stored_rows(snapshot, [piece.fragment])
                 rows = live_rows(stored, stored.manifest.fragments[0], dictionaries)
                 count = int(has_unused_values(batch for batch, _ in rows))
             facts.counts[piece.files, names] = count
@@ -405,7 +406,7 @@ def _find_unread(facts: ErasureSurvey) -> set[str]:
             read = {place for place, number in enumerate(file.fields) if number in field_ids}
             unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
             if key not in places:
-                places[key] = version.source.data_file(file)
+                places[key] = version.snapshot.data_file(file)
     return {
         key
         for key, columns in unread.items()
@@ -433,6 +434,6 @@ def _find_suspect_indices(facts: ErasureSurvey) -> None:
 def _is_clean(version: SurveyedVersion, index: IndexMetadata) -> bool:
     """Whether an index has no values but those of a version without the rows."""
     if lists_values(index):
-        return holds_only_stored_values(version.source, index)
+        return holds_only_stored_values(version.snapshot, index)
     is_built = version.made_by is not None and isinstance(version.made_by.operation, CreateIndex)
     return is_built and version.manifest.version == index.dataset_version + 1

@@ -104,8 +104,9 @@ class TableHealth:
 
 def compute_deleted_fraction(dataset: Handle) -> float:
     """The share of the rows in the files of a version that are deleted."""
-    source = dataset.source
-    return _share(with_all_row_counts(source).totals()[0], sum(count_live_each(source, source.manifest.fragments)))
+    snapshot = dataset.snapshot
+    num_live_rows = sum(count_live_each(snapshot, snapshot.manifest.fragments))
+    return _share(with_all_row_counts(snapshot).totals()[0], num_live_rows)
 
 
 def _share(deleted: int, live: int) -> float:
@@ -123,12 +124,12 @@ def measure(
         count_versions: Whether the versions count.
         versions: The versions in ascending order, if they are known; None to list them.
     """
-    source = dataset.source
-    target = policy.target_rows_per_fragment or int(source.manifest.config.get(TARGET_KEY, DEFAULT_TARGET))
-    fragments = with_all_row_counts(source)
-    rows = sum(count_live_each(source, source.manifest.fragments))
+    snapshot = dataset.snapshot
+    target = policy.target_rows_per_fragment or int(snapshot.manifest.config.get(TARGET_KEY, DEFAULT_TARGET))
+    fragments = with_all_row_counts(snapshot)
+    rows = sum(count_live_each(snapshot, snapshot.manifest.fragments))
     if versions is None:
-        versions = existing_versions(source.store) if count_versions else []
+        versions = existing_versions(snapshot.store) if count_versions else []
     tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
     return TableHealth(
         version=dataset.version,
@@ -146,18 +147,18 @@ def measure(
 
 def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
     """The share of the rows that each index misses; system indices, such as the fragment reuse index, cover no rows."""
-    if not dataset.source.manifest.indices or not rows:
+    if not dataset.snapshot.manifest.indices or not rows:
         return {}
     return {
         index.name: (rows - index.num_rows_indexed) / rows
-        for index in describe_indices(dataset.source)
+        for index in describe_indices(dataset.snapshot)
         if not index.name.startswith(_SYSTEM)
     }
 
 
 def measure_index_bytes(dataset: Handle) -> dict[str, int]:
     """The bytes of each index segment, by the segment's UUID."""
-    indices = describe_indices(dataset.source) if dataset.source.manifest.indices else []
+    indices = describe_indices(dataset.snapshot) if dataset.snapshot.manifest.indices else []
     return {str(segment.uuid): segment.size_bytes or 0 for index in indices for segment in index.segments}
 
 
@@ -165,5 +166,5 @@ def drop_zone_maps(dataset: Handle, names: Collection[str]) -> list[str]:
     """The names of indices that are no zone maps; zone maps are counted where they are created for partitions."""
     if not names:
         return []
-    kinds = {index.name: index.index_type.upper() for index in describe_indices(dataset.source)}
+    kinds = {index.name: index.index_type.upper() for index in describe_indices(dataset.snapshot)}
     return [name for name in names if kinds.get(name) != "ZONEMAP"]

@@ -102,7 +102,7 @@ def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[st
     for name in names:
         problem = None
         try:
-            optimize_indices(dataset.source, index_names=[name], properties=properties)
+            optimize_indices(dataset.snapshot, index_names=[name], properties=properties)
         except UnsupportedError as error:
             reason = _extend_by_pylance(dataset, name)
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
@@ -123,8 +123,8 @@ def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[st
 
 def _find_vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
     """The segments of the vector indices among some indices."""
-    vectors = [index for index in describe_indices(dataset.source) if index.name in names and "IVF" in index.index_type]
-    return {str(segment.uuid) for index in vectors for segment in index.segments}
+    indices = (index for index in describe_indices(dataset.snapshot) if index.name in names)
+    return {str(segment.uuid) for index in indices if "IVF" in index.index_type for segment in index.segments}
 
 
 def _extend_by_pylance(dataset: Handle, name: str) -> str | None:
@@ -138,7 +138,7 @@ def _extend_by_pylance(dataset: Handle, name: str) -> str | None:
     except ImportError:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        table = lance.dataset(dataset.uri, storage_options=dict(dataset.source.options) or None)
+        table = lance.dataset(dataset.uri, storage_options=dict(dataset.snapshot.options) or None)
         table.optimize.optimize_indices(index_names=[name])
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         return f"pylance could not extend it either: {error}"

@@ -128,7 +128,7 @@ def _delete_old(log: Handle, age: timedelta | None) -> None:
         return
     old = f"time < timestamp '{ago(age).replace(tzinfo=None).isoformat(' ', 'seconds')}'"
     if read_log(log, ["time"], old).num_rows * 10 > read_log(log, ["time"]).num_rows:
-        log.move_to(delete_rows(log.source, old, conflict_retries=CONFLICT_RETRIES, retry_timeout=RETRY_TIMEOUT)[0])
+        log.move_to(delete_rows(log.snapshot, old, conflict_retries=CONFLICT_RETRIES, retry_timeout=RETRY_TIMEOUT)[0])
 
 
 def read_log(log: Handle, columns: Sequence[str] | None = None, condition: str | None = None) -> pa.Table:
@@ -139,9 +139,9 @@ def read_log(log: Handle, columns: Sequence[str] | None = None, condition: str |
         columns: The columns; None for all.
         condition: An SQL expression; None for all rows.
     """
-    manifest = log.source.manifest
+    manifest = log.snapshot.manifest
     options = scan_options(manifest, None if columns is None else list(columns), condition)
-    return LanceScanner(log.source, manifest.fragments, options).to_table()
+    return LanceScanner(log.snapshot, manifest.fragments, options).to_table()
 
 
 def find_tables_put_off(log: Handle) -> set[str]:

@@ -115,8 +115,8 @@ def _sum_bytes_left_behind(oldest: Handle | None, newest: Handle) -> int:
     """The bytes of the data files of a version that the newest one does not have."""
     if oldest is None:
         return 0
-    newest_paths = {file.path for fragment in newest.source.manifest.fragments for file in fragment.files}
-    files = (file for fragment in oldest.source.manifest.fragments for file in fragment.files)
+    newest_paths = {file.path for fragment in newest.snapshot.manifest.fragments for file in fragment.files}
+    files = (file for fragment in oldest.snapshot.manifest.fragments for file in fragment.files)
     return sum(file.file_size_bytes or 0 for file in files if file.path not in newest_paths)
 
 
@@ -142,7 +142,7 @@ def _find_removable(dataset: Handle, plan: MaintenancePlan, in_use: Mapping[str,
     ignored = frozenset(readers.list_older_than(find_reader_age(dataset)))
     tags = [tag for name, tag in Tags(refs).list().items() if name not in ignored and tag["branch"] == dataset.branch]
     protected_versions = {*(in_use or {}).values(), *(tag["version"] for tag in tags)}
-    numbers = existing_versions(dataset.source.store)
+    numbers = existing_versions(dataset.snapshot.store)
     free = [number for number in numbers[: -max(1, policy.retain_versions or 1)] if number not in protected_versions]
     if not free:
         return None

@@ -78,37 +78,37 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None, 
     Returns:
         The problems; empty if there are none.
     """
-    source = dataset.source
-    fragments = source.manifest.fragments
+    snapshot = dataset.snapshot
+    fragments = snapshot.manifest.fragments
     problems = [
-        Problem(version=source.manifest.version, fragment_id=None, path="", message=message)
-        for message in manifest_problems(source.manifest)
+        Problem(version=snapshot.manifest.version, fragment_id=None, path="", message=message)
+        for message in manifest_problems(snapshot.manifest)
     ]
-    for count, fragment_problems in enumerate(_check_fragments(source, fragments, rows=rows), 1):
+    for count, fragment_problems in enumerate(_check_fragments(snapshot, fragments, rows=rows), 1):
         problems += fragment_problems
         if progress is not None:
             progress(count, len(fragments))
-    for fragment_id, message in row_id_problems(source):
-        problems.append(Problem(version=source.manifest.version, fragment_id=fragment_id, path="", message=message))
-    for index in source.manifest.indices:
-        problems += _check_index(source, index)
-    problems += _check_transaction(source)
-    for path, message in find_missing_bases(source.store, source.manifest):
-        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
-    for version, path, message in find_history_problems(source.store):
+    for fragment_id, message in row_id_problems(snapshot):
+        problems.append(Problem(version=snapshot.manifest.version, fragment_id=fragment_id, path="", message=message))
+    for index in snapshot.manifest.indices:
+        problems += _check_index(snapshot, index)
+    problems += _check_transaction(snapshot)
+    for path, message in find_missing_bases(snapshot.store, snapshot.manifest):
+        problems.append(Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message))
+    for version, path, message in find_history_problems(snapshot.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
-    root = dataset_store(source.store, dataset.branch)
+    root = dataset_store(snapshot.store, dataset.branch)
     tags, branches, invalid = check_references(root)
     for path, message in (*invalid.items(), *find_missing_branches(root, tags, branches, invalid)):
-        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
+        problems.append(Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message))
     return problems
 
 
-def _check_fragments(source: Snapshot, fragments: Sequence[Fragment], *, rows: bool) -> Iterator[list[Problem]]:
+def _check_fragments(snapshot: Snapshot, fragments: Sequence[Fragment], *, rows: bool) -> Iterator[list[Problem]]:
     """Yield the problems of each fragment; fragments with files are checked in parallel."""
 
     def check(fragment: Fragment) -> list[Problem]:
-        return list(_check_fragment(source, fragment, rows=rows))
+        return list(_check_fragment(snapshot, fragment, rows=rows))
 
     with ThreadPool(READ_AHEAD) as pool:
         for start in range(0, len(fragments), _LISTED):
@@ -122,17 +122,17 @@ def _has_files(fragment: Fragment) -> bool:
     return bool(fragment.files) or fragment.deletion_file is not None
 
 
-def _check_fragment(source: Snapshot, fragment: Fragment, *, rows: bool) -> Iterator[Problem]:
+def _check_fragment(snapshot: Snapshot, fragment: Fragment, *, rows: bool) -> Iterator[Problem]:
     def problem(path: str, message: str) -> Problem:
-        return Problem(version=source.manifest.version, fragment_id=fragment.id, path=path, message=message)
+        return Problem(version=snapshot.manifest.version, fragment_id=fragment.id, path=path, message=message)
 
     for file in fragment.files:
-        for message in _check_file(source, fragment, file, rows=rows):
+        for message in _check_file(snapshot, fragment, file, rows=rows):
             yield problem(file.path, message)
     if fragment.deletion_file is not None:
         path = fragment.deletion_file.key(fragment.id)
         try:
-            deleted = source.deleted_rows(fragment)  # as a bitmap: a small file can delete billions of rows
+            deleted = snapshot.deleted_rows(fragment)  # as a bitmap: a small file can delete billions of rows
         except LanceError as error:
             yield problem(path, str(error))
         else:
@@ -144,12 +144,12 @@ def _check_fragment(source: Snapshot, fragment: Fragment, *, rows: bool) -> Iter
         yield problem("", message)
 
 
-def _check_file(source: Snapshot, fragment: Fragment, file: DataFile, *, rows: bool) -> Iterator[str]:
+def _check_file(snapshot: Snapshot, fragment: Fragment, file: DataFile, *, rows: bool) -> Iterator[str]:
     try:
-        store, key = source.data_file(file)
+        store, key = snapshot.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
-        check_columns(file, reader, source.manifest.schema)
+        check_columns(file, reader, snapshot.manifest.schema)
     except ObjectNotFoundError:
         yield "is missing"
         return
@@ -162,7 +162,7 @@ def _check_file(source: Snapshot, fragment: Fragment, file: DataFile, *, rows: b
     try:
         if any(numbers) and data_file_version(*numbers) != reader.version.value:  # 0.3 is an early number of 2.0
             yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
-        yield from find_misread_problems(file, reader, source.manifest.schema)
+        yield from find_misread_problems(file, reader, snapshot.manifest.schema)
     except LanceError as error:
         yield str(error)
     if rows:
@@ -179,46 +179,47 @@ def _check_pages(reader: DataFileReader) -> Iterator[str]:
             yield f"column {field.name!r} cannot be read: {error}"
 
 
-def _check_index(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
+def _check_index(snapshot: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     if index.base_id is not None:
         return
     for file in index.files:
         path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
         message = ""
         try:
-            info = source.store.head(path)
+            info = snapshot.store.head(path)
         except ObjectNotFoundError:
             message = "is missing"
         else:
             if file.size_bytes and info.size != file.size_bytes:
                 message = f"has {info.size} bytes, the manifest says {file.size_bytes}"
         if message:
-            yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=message)
+            yield Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message)
             return
-    yield from _check_content(source, index)
+    yield from _check_content(snapshot, index)
 
 
-def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
+def _check_content(snapshot: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     """Read an index of a known kind, and check that it fits the fragments."""
-    if not is_supported(index, source.manifest.schema):
+    if not is_supported(index, snapshot.manifest.schema):
         return
-    field = source.manifest.schema.by_id()[index.fields[0]]
-    view = view_of(source.manifest)
+    field = snapshot.manifest.schema.by_id()[index.fields[0]]
+    view = view_of(snapshot.manifest)
     try:
-        content = source.indices.read(index, arrow_type_of(field))
+        content = snapshot.indices.read(index, arrow_type_of(field))
         content.answer(IsNull((field.name,)), True, view, view.covered(index.covered_fragments() or BitMap()))
     except LanceError as error:
         path = f"{INDICES_PREFIX}{index.uuid}"
-        yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=f"cannot be used: {error}")
+        message = f"cannot be used: {error}"
+        yield Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message)
 
 
-def _check_transaction(source: Snapshot) -> Iterator[Problem]:
+def _check_transaction(snapshot: Snapshot) -> Iterator[Problem]:
     """Check that the transaction file exists, unless the manifest itself holds the transaction."""
-    manifest = source.manifest
+    manifest = snapshot.manifest
     if not manifest.transaction_file or manifest.transaction_bytes is not None:
         return
     path = transaction_key(manifest.transaction_file)
-    if not has_object(source.store, path):
+    if not has_object(snapshot.store, path):
         yield Problem(version=manifest.version, fragment_id=None, path=path, message="is missing")
 
 

@@ -34,11 +34,11 @@ _FILES: Final[Mapping[str, Mapping[str, list[str]]]] = {
 }
 
 
-def open_stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+def open_stored_rows(snapshot: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
     """A version with all rows that its files store: without deletion files, and without indices, which may be wrong."""
     whole = [replace(fragment, deletion_file=None) for fragment in fragments]
-    manifest = replace(source.manifest, fragments=FragmentList.of(whole), indices=())
-    return Snapshot(source.store, manifest, source.options, Session())
+    manifest = replace(snapshot.manifest, fragments=FragmentList.of(whole), indices=())
+    return Snapshot(snapshot.store, manifest, snapshot.options, Session())
 
 
 def lists_values(index: IndexMetadata) -> bool:
@@ -46,17 +46,17 @@ def lists_values(index: IndexMetadata) -> bool:
     return index.kind in _FILES and is_known(index)
 
 
-def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
+def holds_only_stored_values(snapshot: Snapshot, index: IndexMetadata) -> bool:
     """Whether each value of an index is a value of a stored row of the version; False if either cannot be read.
 
     Args:
-        source: A version that has the index.
+        snapshot: A version that has the index.
         index: The index, whose values can be read.
     """
     try:
-        field = indexed_field(source.manifest.schema, index.fields[0])
-        left = _read_index_values(source, index)
-        for values in _read_stored_values(source, field):
+        field = indexed_field(snapshot.manifest.schema, index.fields[0])
+        left = _read_index_values(snapshot, index)
+        for values in _read_stored_values(snapshot, field):
             if not len(left):
                 break
             left = left.filter(pc.invert(pc.is_in(left, value_set=_drop_repeats(values).cast(left.type))))
@@ -65,9 +65,9 @@ def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
     return not len(left)
 
 
-def _read_index_values(source: Snapshot, index: IndexMetadata) -> pa.Array:
+def _read_index_values(snapshot: Snapshot, index: IndexMetadata) -> pa.Array:
     """The distinct values of an index."""
-    store, folder = source.locate_index(index)
+    store, folder = snapshot.locate_index(index)
     chunks: list[pa.Array] = []
     for name, columns in _FILES[index.kind].items():
         table = read_columns(open_file(store, folder, name, index), columns)
@@ -83,9 +83,9 @@ def _drop_repeats(values: pa.ChunkedArray) -> pa.Array:
     return pc.add(distinct, pa.scalar(0.0, distinct.type)) if pa.types.is_floating(distinct.type) else distinct
 
 
-def _read_stored_values(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
+def _read_stored_values(snapshot: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
     """The values of a field in all stored rows; for lists, their elements."""
-    whole = open_stored_rows(source, source.manifest.fragments)
+    whole = open_stored_rows(snapshot, snapshot.manifest.fragments)
     waiting: list[pa.Array] = []
     for fragment in whole.manifest.fragments:
         for batch, _ in live_rows(whole, fragment, [field.nodes[0].name]):

@@ -31,7 +31,7 @@ from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 
 
 def add_columns(
-    source: Snapshot,
+    snapshot: Snapshot,
     transforms: Any,
     read_columns: Sequence[str] | None = None,
     reader_schema: pa.Schema | None = None,
@@ -44,13 +44,13 @@ def add_columns(
         InvalidInputError: The transforms are of an unsupported kind.
     """
     fields = fields_of(transforms)
-    if fields is None and isinstance(transforms, Mapping) and source.manifest.data_storage_version != "0.1":
-        fields = null_fields(transforms, source)
+    if fields is None and isinstance(transforms, Mapping) and snapshot.manifest.data_storage_version != "0.1":
+        fields = null_fields(transforms, snapshot)
     if fields is not None:
-        return add_null_columns(source, fields)
-    with collecting_files(source):  # calls a function on one row; reports if the dataset was dropped
-        maker = column_maker(transforms, source, read_columns, reader_schema)
-    manifest = commit_made(source, maker, batch_size)
+        return add_null_columns(snapshot, fields)
+    with collecting_files(snapshot):  # calls a function on one row; reports if the dataset was dropped
+        maker = column_maker(transforms, snapshot, read_columns, reader_schema)
+    manifest = commit_made(snapshot, maker, batch_size)
     if isinstance(transforms, BatchUDF) and transforms.cache is not None:
         transforms.cache.cleanup()
     return manifest
@@ -73,13 +73,13 @@ def fields_of(transforms: Any) -> list[pa.Field] | None:
     return None
 
 
-def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
+def add_null_columns(snapshot: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
     """Commit new columns that are null in all rows; no file is written.
 
     A struct that exists gets the children that it lacks.
 
     Args:
-        source: The version that the columns are added to.
+        snapshot: The version that the columns are added to.
         fields: The columns.
 
     Raises:
@@ -88,11 +88,11 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
     """
     fields = list(fields)
     check_names(fields)
-    for name in null_columns(source.manifest.schema) & {field.name for field in fields}:
+    for name in null_columns(snapshot.manifest.schema) & {field.name for field in fields}:
         raise SchemaError(f"column {name!r} exists already")
-    schema = with_null_columns(source.manifest, fields)
-    fragments = tuple(source.manifest.fragments)
-    return commit_merge(UncommittedFiles(source), fragments, schema, preserves_nullability=True)
+    schema = with_null_columns(snapshot.manifest, fields)
+    fragments = tuple(snapshot.manifest.fragments)
+    return commit_merge(UncommittedFiles(snapshot), fragments, schema, preserves_nullability=True)
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
@@ -200,7 +200,7 @@ def commit_merge(
 
 
 def made_fragment(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment: Fragment,
     maker: ColumnMaker,
     columns: Schema,
@@ -208,23 +208,23 @@ def made_fragment(
     files: UncommittedFiles,
 ) -> Fragment:
     """Write a file with a maker's columns for a fragment, and return the fragment with it."""
-    tables = _make_parts(source, fragment, maker, batch_size)
-    return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
+    tables = _make_parts(snapshot, fragment, maker, batch_size)
+    return with_column_file(fragment, write_column_file(snapshot, fragment, columns, tables, files))
 
 
-def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
+def commit_made(snapshot: Snapshot, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
     """Write a maker's columns for all fragments, or take them from its checkpoint, and commit them."""
-    schema, columns = with_new_columns(source.manifest, maker.makes)
-    with collecting_files(source) as files:
+    schema, columns = with_new_columns(snapshot.manifest, maker.makes)
+    with collecting_files(snapshot) as files:
         fragments = []
-        for fragment in source.manifest.fragments:
-            kept_file = _find_kept_file(source, fragment, maker, columns, batch_size)
+        for fragment in snapshot.manifest.fragments:
+            kept_file = _find_kept_file(snapshot, fragment, maker, columns, batch_size)
             if kept_file is not None:
                 fragments.append(with_column_file(fragment, kept_file))
                 continue
             # Files that a checkpoint refers to must outlive a failure of this run.
-            fragment_files = files if maker.cache is None else UncommittedFiles(source)
-            record = made_fragment(source, fragment, maker, columns, batch_size, fragment_files)
+            fragment_files = files if maker.cache is None else UncommittedFiles(snapshot)
+            record = made_fragment(snapshot, fragment, maker, columns, batch_size, fragment_files)
             if maker.cache is not None:
                 maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(record).to_json()))
             fragments.append(record)
@@ -235,7 +235,7 @@ def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = N
 
 
 def _find_kept_file(
-    source: Snapshot, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None
+    snapshot: Snapshot, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None
 ) -> DataFile | None:
     """The file that a failed run wrote for a fragment, if it is still right; None otherwise.
 
@@ -245,7 +245,7 @@ def _find_kept_file(
     cache = maker.cache
     if cache is None:
         return None
-    reads = source.manifest.schema.project([name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)])
+    reads = snapshot.manifest.schema.project([name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)])
     state = [
         fragment.files,
         fragment.physical_rows,
@@ -253,7 +253,7 @@ def _find_kept_file(
         _describe_shape(reads),
         _describe_shape(columns),
     ]
-    deletions = source.deletions(fragment)
+    deletions = snapshot.deletions(fragment)
     cache.begin_fragment(fragment.id, repr(state), BitMap() if deletions is None else deletions.bitmap, batch_size)
     cached_json = cache.get_fragment(fragment.id)
     if cached_json is None:
@@ -264,7 +264,7 @@ def _find_kept_file(
         raise InvalidInputError(
             f"{cache.path} cannot be used as a checkpoint: {error!r}; delete it to start again"
         ) from error
-    store, key = source.data_file(file)
+    store, key = snapshot.data_file(file)
     return file if has_object(store, key) else None  # a cleanup removes files that no version has
 
 
@@ -272,13 +272,15 @@ def _describe_shape(schema: Schema) -> list[tuple[int, str, str, bool]]:
     return [(field.id, field.name, field.logical_type, field.nullable) for field, _ in schema.walk()]
 
 
-def _make_parts(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
+def _make_parts(
+    snapshot: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None
+) -> Iterator[pa.Table]:
     """Yield a maker's columns for all physical rows of a fragment, in batches."""
     names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
     batches = live_batches(
-        source,
+        snapshot,
         fragment,
-        source.manifest.schema.project(names),
+        snapshot.manifest.schema.project(names),
         batch_rows=batch_size,
         with_row_id=ROW_ID in maker.reads,
         with_row_address=ROW_ADDRESS in maker.reads,

@@ -50,7 +50,7 @@ _TYPES: Final = {
 _OUT_OF_RANGE = re.compile(r"Integer value (-?\d+) not in range")
 
 
-def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
+def drop_columns(snapshot: Snapshot, columns: Sequence[str]) -> Manifest:
     """Commit a version without some columns; the data files stay.
 
     Raises:
@@ -58,16 +58,16 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
         InvalidInputError: No column would be left.
         UnsupportedError: A map would lose its keys or values.
     """
-    schema = source.manifest.schema
+    schema = snapshot.manifest.schema
     removed = {_find_field(schema, path).id for path in columns}
     fields = tuple(left_field for field in schema.fields if (left_field := _without(field, removed)) is not None)
     if not fields:
         raise InvalidInputError("Cannot drop all columns from a dataset")
     _check_maps(schema, fields, removed)
-    return _commit_projection(source, replace(schema, fields=fields), preserves_nullability=True)
+    return _commit_projection(snapshot, replace(schema, fields=fields), preserves_nullability=True)
 
 
-def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
+def alter_columns(snapshot: Snapshot, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
     """Commit a version with changed columns, with the arguments of `LanceDataset.alter_columns`.
 
     Raises:
@@ -76,7 +76,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         UnsupportedError: A field of a list or map would no longer allow nulls, a field inside of a map is cast, or a
             map's keys would allow nulls.
     """
-    schema = source.manifest.schema
+    schema = snapshot.manifest.schema
     changes = [_parse_change(schema, alteration) for alteration in alterations]
     strict = [change for change in changes if change.nullable is False and change.old.nullable]
     casts = [change for change in changes if change.cast is not None]
@@ -87,7 +87,7 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
         )
     _check_cast_alone(changes, casts)
     for change in strict:
-        _check_no_nulls(source, change.path)
+        _check_no_nulls(snapshot, change.path)
     altered = schema
     for change in sorted(changes, key=lambda change: change.cast is not None):  # a cast gives the column a new id
         altered = map_fields(altered, change.apply)
@@ -98,23 +98,23 @@ def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) ->
     if any(change.nullable for change in changes):
         check_primary_key(altered.fields)
     if not casts:
-        return _commit_projection(source, altered, preserves_nullability=not strict)
+        return _commit_projection(snapshot, altered, preserves_nullability=not strict)
     ids = {node.id for change in casts for node, _ in change.old.walk()}
-    for index in source.manifest.indices:
+    for index in snapshot.manifest.indices:
         if ids & {*index.fields, *index.covering_fields}:
             raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
-    return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
+    return _cast(snapshot, altered.with_ids(snapshot.manifest.max_field_id + 1), casts)
 
 
 def retype_columns(
-    source: Snapshot, types: Mapping[str, pa.DataType], convert: Convert, properties: Mapping[str, str] | None = None
+    snapshot: Snapshot, types: Mapping[str, pa.DataType], convert: Convert, properties: Mapping[str, str] | None = None
 ) -> Manifest:
     """Commit a version in which columns have other types; a function converts their values.
 
     The version has no index on these columns.
 
     Args:
-        source: The version to change.
+        snapshot: The version to change.
         types: The new type of each top-level column.
         convert: Called with a batch of a column's live values and the new field; returns the converted values.
         properties: Properties of the transaction.
@@ -124,14 +124,14 @@ def retype_columns(
     """
     changes = [
         _Alteration(
-            path=path, old=_find_field(source.manifest.schema, path), cast=field_from_arrow(pa.field(path, kind))
+            path=path, old=_find_field(snapshot.manifest.schema, path), cast=field_from_arrow(pa.field(path, kind))
         )
         for path, kind in types.items()
     ]
-    altered = source.manifest.schema
+    altered = snapshot.manifest.schema
     for change in changes:
         altered = map_fields(altered, change.apply)
-    return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), changes, convert, properties)
+    return _cast(snapshot, altered.with_ids(snapshot.manifest.max_field_id + 1), changes, convert, properties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,14 +251,14 @@ def _check_maps(schema: Schema, altered: Sequence[Field], removed: Collection[in
                 )
 
 
-def _commit_projection(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
+def _commit_projection(snapshot: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
     operation = Project(schema=schema, preserves_nullability=preserves_nullability)
-    transaction = Transaction(read_version=source.manifest.version, operation=operation)
-    return commit(source.store, transaction, base=source.manifest).manifest
+    transaction = Transaction(read_version=snapshot.manifest.version, operation=operation)
+    return commit(snapshot.store, transaction, base=snapshot.manifest).manifest
 
 
 def _cast(
-    source: Snapshot,
+    snapshot: Snapshot,
     schema: Schema,
     casts: Sequence[_Alteration],
     convert: Convert | None = None,
@@ -266,20 +266,20 @@ def _cast(
 ) -> Manifest:
     """Write the cast columns with new field ids; the old values stay in their files, where no field refers to them."""
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
-    before = source.manifest.schema.by_id().keys()
+    before = snapshot.manifest.schema.by_id().keys()
     new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
     # Readers fail on a list whose fields lie in several files, and those of 0.1 and 2.0 on such a struct.
-    splits_structs = source.manifest.data_storage_version not in ("0.1", "2.0")
+    splits_structs = snapshot.manifest.data_storage_version not in ("0.1", "2.0")
     new_ids = _with_whole_columns(schema, new_ids, splits_structs=splits_structs)
-    old_ids = _with_whole_columns(source.manifest.schema, old_ids, splits_structs=splits_structs)
+    old_ids = _with_whole_columns(snapshot.manifest.schema, old_ids, splits_structs=splits_structs)
     written = schema.only_ids(new_ids)
-    read = source.manifest.schema.only_ids(old_ids)
+    read = snapshot.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
-    with collecting_files(source) as files:
+    with collecting_files(snapshot) as files:
         fragments = []
-        for fragment in source.manifest.fragments:
-            tables = _cast_rows(source, fragment, read, written, convert)
-            file = write_column_file(source, fragment, written, tables, files)
+        for fragment in snapshot.manifest.fragments:
+            tables = _cast_rows(snapshot, fragment, read, written, convert)
+            file = write_column_file(snapshot, fragment, written, tables, files)
             # The fragment drops files that held only cast columns.
             fragments.append(replace_columns(fragment, file).without_dead_files(live))
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
@@ -297,10 +297,10 @@ def _with_whole_columns(schema: Schema, ids: set[int], *, splits_structs: bool) 
 
 
 def _cast_rows(
-    source: Snapshot, fragment: Fragment, read: Schema, target: Schema, convert: Convert | None
+    snapshot: Snapshot, fragment: Fragment, read: Schema, target: Schema, convert: Convert | None
 ) -> Iterator[pa.Table]:
     arrow = schema_to_arrow(target)
-    for rows, mask in live_batches(source, fragment, read):
+    for rows, mask in live_batches(snapshot, fragment, read):
         try:
             columns = []
             for column, field in zip(rows.columns, arrow, strict=True):
@@ -393,18 +393,18 @@ def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
     return False
 
 
-def _check_no_nulls(source: Snapshot, path: str) -> None:
+def _check_no_nulls(snapshot: Snapshot, path: str) -> None:
     parts = split_path(path)
     for end in range(1, len(parts)):
-        above = source.manifest.schema.column(".".join(map(quote_path, parts[:end])))
+        above = snapshot.manifest.schema.column(".".join(map(quote_path, parts[:end])))
         if above.logical_type != "struct":
             raise UnsupportedError(
                 f'Column "{path}" lies in a list or map, in which nulls cannot be forbidden: write the rows to a new '
                 "table that has the column without nulls"
             )
-    schema = source.manifest.schema.project([path])
-    for fragment in source.manifest.fragments:
-        for rows, _ in live_batches(source, fragment, schema):
+    schema = snapshot.manifest.schema.project([path])
+    for fragment in snapshot.manifest.fragments:
+        for rows, _ in live_batches(snapshot, fragment, schema):
             column = rows.column(0)
             for _part in parts[1:]:
                 column = pc.struct_field(column, [0]) if column.type.num_fields == 1 else column

@@ -197,7 +197,7 @@ class Joined:
 
 
 def column_maker(
-    transforms: Any, source: Snapshot, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
+    transforms: Any, snapshot: Snapshot, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
 ) -> ColumnMaker:
     """The maker for an argument of `add_columns`.
 
@@ -205,7 +205,7 @@ def column_maker(
         ArgumentTypeError: A name is not a string, or a value neither SQL nor an expression.
         InvalidInputError: The argument is of an unsupported kind.
     """
-    schema = typed_schema(source.manifest.schema)
+    schema = typed_schema(snapshot.manifest.schema)
     if isinstance(transforms, Mapping):
         for name, value in transforms.items():
             if not isinstance(name, str):
@@ -218,16 +218,16 @@ def column_maker(
         reads = list(schema.names if read_columns is None else read_columns)
         makes = udf.output_schema
         if makes is None:
-            makes = _infer_schema(udf, source, reads)
+            makes = _infer_schema(udf, snapshot, reads)
         return _Function(udf, reads, makes)
     return _Stream(*open_input_rows(transforms, reader_schema))
 
 
-def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Field] | None:
+def null_fields(transforms: Mapping[Any, Any], snapshot: Snapshot) -> list[pa.Field] | None:
     """The fields of the new columns if the SQL of each is a typed null, so that no file is needed; else None."""
     fields = []
     for name, sql in transforms.items():
-        if not isinstance(name, str) or not isinstance(sql, str) or name in source.manifest.schema.names:
+        if not isinstance(name, str) or not isinstance(sql, str) or name in snapshot.manifest.schema.names:
             return None
         column = parse_null(sql)
         if column is None:
@@ -261,14 +261,14 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     return Joined(table, left_on, right_on or left_on, kind)
 
 
-def _infer_schema(udf: Callable[[pa.RecordBatch], Any], source: Snapshot, reads: Sequence[str]) -> pa.Schema:
+def _infer_schema(udf: Callable[[pa.RecordBatch], Any], snapshot: Snapshot, reads: Sequence[str]) -> pa.Schema:
     """Call the function on one row to see what it returns."""
     options = ScanOptions(
-        schema=source.manifest.schema.project([name for name in reads if name not in (ROW_ID, ROW_ADDRESS)]),
+        schema=snapshot.manifest.schema.project([name for name in reads if name not in (ROW_ID, ROW_ADDRESS)]),
         limit=1,
         with_row_id=ROW_ID in reads,
         with_row_address=ROW_ADDRESS in reads,
     )
-    for batch in LanceScanner(source, source.manifest.fragments, options).to_batches():
+    for batch in LanceScanner(snapshot, snapshot.manifest.fragments, options).to_batches():
         return as_batch(udf(batch)).schema
     raise InvalidInputError("the dataset has no row to try the function on; give it an output_schema")

@@ -217,7 +217,7 @@ class Snapshot:
 
 
 def retry_on_latest(
-    source: Snapshot,
+    snapshot: Snapshot,
     attempt: Callable[[Snapshot], _Result],
     *,
     conflict_retries: int = CONFLICT_RETRIES,
@@ -226,7 +226,7 @@ def retry_on_latest(
     """Compute and commit a change on a version; after each conflict, repeat both on the latest version.
 
     Args:
-        source: The version to begin with.
+        snapshot: The version to begin with.
         attempt: Computes the change and commits it.
         conflict_retries: How many attempts may follow the first one.
         retry_timeout: Time after which no further attempt begins.
@@ -237,7 +237,7 @@ def retry_on_latest(
         InvalidInputError: A limit is negative.
     """
     return retrying(
-        source,
+        snapshot,
         lambda base, _: attempt(base),
         lambda base, _: base.at(reload_latest(base.store, base.manifest)),
         conflict_retries=conflict_retries,
@@ -404,7 +404,7 @@ class Handle:
         return dict(self._manifest.table_metadata)
 
     @property
-    def source(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """The snapshot that readers use: the manifest and the stores of its files."""
         return Snapshot(self._store, self._manifest, self._options, self._session)
 
@@ -524,8 +524,8 @@ def resolve_target(
     if not isinstance(dataset, Handle):
         options = StorageOptions(storage_options, commit_lock=commit_lock)
         return TableTarget(uri=fspath(dataset), store=open_store(dataset, options), options=options)
-    source, lock = dataset.source, commit_lock or dataset.commit_lock
-    options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
-    is_same = options == source.options and options.commit_lock is dataset.commit_lock
-    store = source.store if is_same else open_store(dataset.uri, options)
-    return TableTarget(uri=dataset.uri, store=store, options=options, base=source.manifest)
+    snapshot, lock = dataset.snapshot, commit_lock or dataset.commit_lock
+    options = StorageOptions(snapshot.options if storage_options is None else storage_options, commit_lock=lock)
+    is_same = options == snapshot.options and options.commit_lock is dataset.commit_lock
+    store = snapshot.store if is_same else open_store(dataset.uri, options)
+    return TableTarget(uri=dataset.uri, store=store, options=options, base=snapshot.manifest)

@@ -68,11 +68,11 @@ class UncommittedFiles:
     """Files that were written for a commit, and that no version refers to yet.
 
     Attributes:
-        source: The version that the commit is based on.
+        snapshot: The version that the commit is based on.
         pending: The pending writes, which the commit waits for; None if each file is durable once it is written.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     pending: PendingWrites | None = None
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class UncommittedFiles:
 
     def add_data_file(self, file: DataFile) -> None:
         """Add a data file, whose writer has noted when it began."""
-        self._files.append(self.source.data_file(file))
+        self._files.append(self.snapshot.data_file(file))
 
     def add_fragments(self, fragments: Iterable[Fragment]) -> None:
         """Add the data files of new fragments."""
@@ -98,7 +98,7 @@ class UncommittedFiles:
         properties: Mapping[str, str] | None = None,
         options: Commit | None = None,
     ) -> Manifest:
-        """Commit an operation that refers to the files, based on the version `source`.
+        """Commit an operation that refers to the files, based on the version `snapshot`.
 
         Args:
             operation: The change.
@@ -110,7 +110,7 @@ class UncommittedFiles:
             CommitConflictError: Another writer's commit conflicts with this one.
             ObjectNotFoundError: A file was deleted, such as by a cleanup, as the verb took longer than seven days.
         """
-        base = self.source.manifest
+        base = self.snapshot.manifest
         change = Change(
             transaction=Transaction(read_version=base.version, operation=operation, properties=dict(properties or {})),
             base=base,
@@ -118,7 +118,7 @@ class UncommittedFiles:
             new_files=self.keys,
             pending=self.pending,
         )
-        outcome = commit_change(self.source.store, change, options=options)
+        outcome = commit_change(self.snapshot.store, change, options=options)
         if not isinstance(outcome, Lost):
             self._files.clear()  # a version refers to them from now on, or may do so
         return committed_or_raise(outcome).manifest
@@ -126,7 +126,7 @@ class UncommittedFiles:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the files that lie in the store of the dataset itself."""
-        own_store = self.source.store
+        own_store = self.snapshot.store
         return tuple(key for store, key in self._files if store is own_store)
 
     def discard(self) -> None:
@@ -138,14 +138,14 @@ class UncommittedFiles:
 
 
 @contextmanager
-def collecting_files(source: Snapshot) -> Iterator[UncommittedFiles]:
+def collecting_files(snapshot: Snapshot) -> Iterator[UncommittedFiles]:
     """Collect the files that the body writes, and delete them if the body raises; at the end all files are durable.
 
     The files are kept if the outcome of the commit is unknown, for instance after an interruption: a version may refer
     to them, and cleanup removes unreferenced files.
     """
     pending = PendingWrites()
-    files = UncommittedFiles(source, pending)
+    files = UncommittedFiles(snapshot, pending)
     try:
         yield files
         pending.wait()
@@ -154,7 +154,7 @@ def collecting_files(source: Snapshot) -> Iterator[UncommittedFiles]:
     except BaseException as error:
         files.discard()
         if isinstance(error, LanceError):
-            raise_if_dropped(source.store, source.manifest, error)
+            raise_if_dropped(snapshot.store, snapshot.manifest, error)
         raise
 
 

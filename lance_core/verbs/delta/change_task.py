@@ -164,17 +164,17 @@ class ChangeTask:
             [[2]]
         """
         at = _make_opener(dataset)
-        feed, source = at(self.feed_version), at(self.version)
-        check_identity_string(source.store, source.manifest, self.identity)  # other tables have the same ids
+        feed, snapshot = at(self.feed_version), at(self.version)
+        check_identity_string(snapshot.store, snapshot.manifest, self.identity)  # other tables have the same ids
         schema = self.columns.schema(feed.manifest)
-        columns = self._match_columns(feed, source)
+        columns = self._match_columns(feed, snapshot)
         history = BranchHistory(dataset)
-        times = _begin_times(history, source)
+        times = _begin_times(history, snapshot)
         offsets, done = self._filter_offsets(dataset), 0
         if not len(offsets):
             return
         names = [*columns.read, ROW_ID, UPDATED_AT]
-        for rows in rows_of_fragment(source, self.fragment_id, offsets, names, self.columns):
+        for rows in rows_of_fragment(snapshot, self.fragment_id, offsets, names, self.columns):
             versions = self._commit_versions(rows, offsets[done : done + rows.num_rows])
             done += rows.num_rows
             for version in set(versions.tolist()) - times.keys():
@@ -199,9 +199,9 @@ class ChangeTask:
             begin += rows.num_rows
         return offsets[np.concatenate(places)]
 
-    def _match_columns(self, feed: Snapshot, source: Snapshot) -> _Columns:
+    def _match_columns(self, feed: Snapshot, snapshot: Snapshot) -> _Columns:
         feed_fields = self.columns.options(feed.manifest).schema.fields
-        source_fields = {field.name: field for field in source.manifest.schema.fields}
+        source_fields = {field.name: field for field in snapshot.manifest.schema.fields}
         return _Columns(
             tuple((field, source_fields.get(self.same.names.get(field.name, ""))) for field in feed_fields),
             self.same.fields,
@@ -257,7 +257,7 @@ class _Columns:
 
 
 def rows_of_fragment(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment_id: int,
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
     names: Sequence[str],
@@ -266,39 +266,39 @@ def rows_of_fragment(
     """Yield rows of one fragment.
 
     Args:
-        source: The version.
+        snapshot: The version.
         fragment_id: A fragment of the version.
         offsets: Offsets of the rows, ascending.
         names: Names of columns, row columns included.
         columns: The form of blobs and the size of batches.
     """
-    fragment = source.manifest.fragments.by_id(fragment_id)
+    fragment = snapshot.manifest.fragments.by_id(fragment_id)
     size = columns.batch_size or _BATCH_ROWS
-    options = scan_options(source.manifest, list(names), blob_handling=columns.blob_handling, batch_size=size)
+    options = scan_options(snapshot.manifest, list(names), blob_handling=columns.blob_handling, batch_size=size)
     projection, schema = options.result, options.result_schema
     is_whole = len(offsets) and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
     rows = range(int(offsets[0]), int(offsets[-1]) + 1) if is_whole else offsets
-    for batch in FragmentScan(source, fragment, options).rows(rows):
+    for batch in FragmentScan(snapshot, fragment, options).rows(rows):
         yield projection.apply(batch, schema)
 
 
 def _make_opener(dataset: Handle) -> Callable[[int], Snapshot]:
     """A function that opens a version by its number, and opens each version once."""
-    snapshots = {dataset.version: dataset.source}
+    snapshots = {dataset.version: dataset.snapshot}
 
     def at(version: int) -> Snapshot:
         if version not in snapshots:
-            snapshots[version] = version_before(dataset, version).source
+            snapshots[version] = version_before(dataset, version).snapshot
         return snapshots[version]
 
     return at
 
 
-def _begin_times(history: BranchHistory, source: Snapshot) -> dict[int, int | None]:
+def _begin_times(history: BranchHistory, snapshot: Snapshot) -> dict[int, int | None]:
     """The time of an opened version, unless that is a branch's clone of its fork version."""
-    version = source.manifest.version
-    is_clone = history.store_of(version).root != source.store.root
-    return {} if is_clone else {version: source.manifest.timestamp_ns // 1000}
+    version = snapshot.manifest.version
+    is_clone = history.store_of(version).root != snapshot.store.root
+    return {} if is_clone else {version: snapshot.manifest.timestamp_ns // 1000}
 
 
 def fitted(values: pa.Array, source: Field, target: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:

@@ -166,7 +166,7 @@ class DatasetDelta:
             >>> table.delta(1).get_deleted_rows().read_all()["id"].to_pylist()
             [2]
         """
-        return self._read_rows(self._begin_source or self._end, self._differences.deleted)
+        return self._read_rows(self._begin_snapshot or self._end, self._differences.deleted)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
         """The stable row ids of the rows that only the earlier version has.
@@ -304,7 +304,7 @@ class DatasetDelta:
 
     @property
     def _end(self) -> Snapshot:
-        return self._dataset.source
+        return self._dataset.snapshot
 
     @cached_property
     def _history(self) -> BranchHistory:
@@ -315,12 +315,12 @@ class DatasetDelta:
         return FieldHistory(self._dataset)
 
     @cached_property
-    def _begin_source(self) -> Snapshot | None:
+    def _begin_snapshot(self) -> Snapshot | None:
         return self._open_version(self._begin)
 
     @cached_property
     def _differences(self) -> RowDifferences:
-        return self._compare_versions(self._begin_source, self._end, may_renew=True)
+        return self._compare_versions(self._begin_snapshot, self._end, may_renew=True)
 
     def _compare_versions(self, begin: Snapshot | None, end: Snapshot, *, may_renew: bool) -> RowDifferences:
         renewed = []
@@ -336,7 +336,7 @@ class DatasetDelta:
         if version == self.end_version or not version:
             return self._end if version else None
         try:
-            return version_before(self._dataset, version).source
+            return version_before(self._dataset, version).snapshot
         except VersionNotFoundError as error:
             raise self._missing_version(version) from error
 
@@ -373,21 +373,21 @@ class DatasetDelta:
         return transaction
 
     def _check_stable(self, what: str) -> None:
-        begin = self._begin_source
+        begin = self._begin_snapshot
         if not self._end.manifest.uses_stable_row_ids or (begin and not begin.manifest.uses_stable_row_ids):
             raise UnsupportedError(
                 f"{self._dataset.uri}: {what} need stable row ids, which a table gets when it is created "
                 "(enable_stable_row_ids=True); without them, use get_inserted_rows and get_deleted_rows"
             )
 
-    def _read_rows(self, source: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
+    def _read_rows(self, snapshot: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
         """The rows of a version, with the columns that pylance gives."""
-        names = [*source.manifest.schema.names, *_ROW_COLUMNS]
-        schema = scan_options(source.manifest, names).result_schema
+        names = [*snapshot.manifest.schema.names, *_ROW_COLUMNS]
+        schema = scan_options(snapshot.manifest, names).result_schema
         batches = (
             batch
             for fragment_id, offsets in rows.items()
-            for batch in rows_of_fragment(source, fragment_id, offsets_of(offsets), names, ChangeColumns())
+            for batch in rows_of_fragment(snapshot, fragment_id, offsets_of(offsets), names, ChangeColumns())
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -403,7 +403,7 @@ class DatasetDelta:
                 for begin, end, differences in self._compare_steps()
             )
         else:
-            differences = self._of_columns(self._begin_source, self._end, self._differences, counted)
+            differences = self._of_columns(self._begin_snapshot, self._end, self._differences, counted)
             steps = [(self._begin, self.end_version, differences)]
         tasks = tuple(task for step in steps for task in self._build_tasks(columns, *step, **options))
         return ChangePlan(schema=schema, tasks=tasks)
@@ -436,8 +436,8 @@ class DatasetDelta:
         same: dict[int, SameColumns] = {}
         for kind, version, rows in parts:
             read = begin if kind in ("update_preimage", "delete") else end
-            if rows and read not in identities and (source := self._open_version(read)):
-                identities[read] = identity_of(source.manifest)
+            if rows and read not in identities and (snapshot := self._open_version(read)):
+                identities[read] = identity_of(snapshot.manifest)
                 same[read] = same_columns(self._columns, read, self.end_version, columns.read(self._end.manifest))
             for fragment_id, offsets in rows.items():
                 for part in _split_offsets(offsets, most):
@@ -519,7 +519,7 @@ def delta_between(
         raise InvalidInputError(f"begin_version is {begin}; it must lie between 0 and end_version, which is {end}")
     if end == dataset.version:
         return DatasetDelta(dataset, begin)
-    newest = latest_version(dataset.source.store)
+    newest = latest_version(dataset.snapshot.store)
     if newest is not None and end > newest:
         raise VersionNotFoundError(f"{dataset.uri} has no version {end}; the latest is {newest}")
     try:
@@ -527,7 +527,7 @@ def delta_between(
     except VersionNotFoundError as error:
         raise VersionNotFoundError(
             f"{dataset.uri}: version {end} was cleaned up; the versions that are left are "
-            f"{existing_versions(dataset.source.store)}"
+            f"{existing_versions(dataset.snapshot.store)}"
         ) from error
 
 

@@ -140,18 +140,18 @@ def with_updates(differences: RowDifferences, ids: U64Array) -> RowDifferences:
     )
 
 
-def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
+def row_side(snapshot: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
     """The live rows of a version in the fragments that another one does not record in the same bytes.
 
     Args:
-        source: The version.
+        snapshot: The version.
         other: The other version; None for no fragments.
         ids: Returns the ids of all rows of a fragment: stable row ids, or first addresses.
     """
     other_raw = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
-    fragments = source.manifest.fragments
+    fragments = snapshot.manifest.fragments
     places = [place for place, raw in enumerate(fragments.raw) if raw not in other_raw]
-    return _build_side(source, [fragments[place] for place in places], ids)
+    return _build_side(snapshot, [fragments[place] for place in places], ids)
 
 
 def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_]) -> dict[int, RowsByFragment]:
@@ -159,31 +159,31 @@ def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_])
     return {number: bitmaps_by_fragment(addresses[versions == number]) for number in np.unique(versions).tolist()}
 
 
-def _build_side(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
-    parts = list(_live_rows(source, fragments, ids))
+def _build_side(snapshot: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
+    parts = list(_live_rows(snapshot, fragments, ids))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.uint64)] * 3
     order = np.argsort(columns[0], kind="stable")
     return RowSide(*(column[order] for column in columns))
 
 
 def _live_rows(
-    source: Snapshot, fragments: Sequence[Fragment], ids: _Ids
+    snapshot: Snapshot, fragments: Sequence[Fragment], ids: _Ids
 ) -> Iterator[tuple[U64Array, U64Array, U64Array]]:
     """Yield ids, addresses and versions of the live rows of each fragment."""
     with ThreadPool(_READ_AHEAD) as pool:
-        for fragment, deletions in zip(fragments, pool.map(source.deletions, fragments), strict=True):
-            num_rows = count_file_rows(source, fragment)
+        for fragment, deletions in zip(fragments, pool.map(snapshot.deletions, fragments), strict=True):
+            num_rows = count_file_rows(snapshot, fragment)
             offsets = np.arange(num_rows)
             if deletions is not None:
                 offsets = offsets[deletions.live_rows(num_rows)]
             yield (
-                ids(source, fragment)[offsets],
+                ids(snapshot, fragment)[offsets],
                 make_row_addresses(fragment.id, offsets),
                 _decode_updated(fragment, num_rows)[offsets],
             )
 
 
-def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
+def stable_ids(snapshot: Snapshot, fragment: Fragment) -> U64Array:
     """The stable row ids of all rows of a fragment, deleted ones included.
 
     Raises:
@@ -192,7 +192,7 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     ids = decode_row_ids_of(fragment)
     if ids is None:
         raise CorruptFileError(
-            f"{source.store.root}: fragment {fragment.id} of version {source.manifest.version} has no row ids"
+            f"{snapshot.store.root}: fragment {fragment.id} of version {snapshot.manifest.version} has no row ids"
         )
     return ids
 

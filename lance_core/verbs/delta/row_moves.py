@@ -88,10 +88,11 @@ class RowMoves:
                 self._note_added(self._before, after)
             self._before = after
 
-    def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
+    def ids(self, snapshot: Snapshot, fragment: Fragment) -> U64Array:
         """The first addresses of all rows of a fragment, deleted ones included."""
-        moved = self._moved.get(fragment.id)
-        return make_row_addresses(fragment.id, np.arange(count_file_rows(source, fragment))) if moved is None else moved
+        if (moved := self._moved.get(fragment.id)) is not None:
+            return moved
+        return make_row_addresses(fragment.id, np.arange(count_file_rows(snapshot, fragment)))
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version after `begin` that added each row, given by first addresses; -1 for rows that `begin` has."""

@@ -120,7 +120,7 @@ class FieldHistory:
 
     def schema(self, version: int) -> Schema:
         """The columns of a version."""
-        return self._open_version(version).source.manifest.schema
+        return self._open_version(version).snapshot.manifest.schema
 
     def highest_shared_id(self, version: int, other_version: int) -> int:
         """The highest field id of a data file that two versions share; -1 for none.
@@ -133,7 +133,7 @@ class FieldHistory:
         return self._shared_ids[pair]
 
     def _find_shared_id(self, version: int, other_version: int) -> int:
-        other = self._open_version(other_version).source.manifest
+        other = self._open_version(other_version).snapshot.manifest
         highest, enough = -1, other.schema.max_field_id
         for fragment in self._load_fragments(version):
             other_fragment = other.fragments.get(fragment.id)
@@ -223,7 +223,7 @@ class FieldHistory:
         return ids, None if version == source else version
 
     def _load_fragments(self, version: int) -> FragmentList:
-        return self._open_version(version).source.manifest.fragments
+        return self._open_version(version).snapshot.manifest.fragments
 
     def _open_version(self, version: int) -> Handle:
         if version == self._dataset.version:

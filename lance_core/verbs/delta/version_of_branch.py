@@ -67,15 +67,15 @@ class BranchHistory:
         Raises:
             VersionNotFoundError: The version was cleaned up.
         """
-        current = self._dataset.source
+        current = self._dataset.snapshot
         branch = next(branch for branch, fork in self._forks if version > fork)
         if (branch, version) == (self._dataset.branch, current.manifest.version):
             return current
-        return self._dataset.checkout_version((branch, version)).source
+        return self._dataset.checkout_version((branch, version)).snapshot
 
     def opened(self, version: int) -> Snapshot:
         """A version as the latest branch that has it records it: the fork version as the clone."""
-        return version_before(self._dataset, version).source
+        return version_before(self._dataset, version).snapshot
 
     def transaction(self, version: int) -> Transaction | None:
         """The transaction of a version; None if it records none.
@@ -103,5 +103,5 @@ class BranchHistory:
 
     def _store(self, branch: str | None) -> ObjectStore:
         if branch == self._dataset.branch:
-            return self._dataset.source.store
+            return self._dataset.snapshot.store
         return self._dataset._refs.store_of(branch)  # noqa: SLF001 - a handle of the same package

@@ -31,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def live_batches(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment: Fragment,
     schema: Schema,
     *,
@@ -44,13 +44,13 @@ def live_batches(
     Yields:
         The live rows among some consecutive physical rows, and for each of these physical rows whether it is alive.
     """
-    num_rows = count_file_rows(source, fragment)
-    deletions = source.deletions(fragment)
+    num_rows = count_file_rows(snapshot, fragment)
+    deletions = snapshot.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
     ids = decode_row_ids_of(fragment) if with_row_id else None
     typed = typed_schema(schema)
     start = 0
-    for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):
+    for batch in read_fragment(snapshot, fragment, schema, range(num_rows), batch_rows=batch_rows):
         end = start + batch.num_rows
         mask = live[start:end]
         table = pa.Table.from_batches([with_types(batch, typed)])
@@ -90,7 +90,7 @@ def _fill_unread(kind: Any, count: int) -> pa.Array:
 
 
 def patch_rows(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment: Fragment,
     schema: Schema,
     offsets: npt.NDArray[np.int64],
@@ -101,7 +101,7 @@ def patch_rows(
     """Yield columns of a fragment, for all physical rows in order, with new values in some rows.
 
     Args:
-        source: The version that the fragment is in.
+        snapshot: The version that the fragment is in.
         fragment: The fragment.
         schema: The columns.
         offsets: Offsets of the rows that change, ascending.
@@ -109,7 +109,7 @@ def patch_rows(
         reads: The columns of the old rows that `new` gets, those of `schema` included; None for `schema`.
     """
     start = 0
-    for batch in read_fragment(source, fragment, reads or schema, range(count_file_rows(source, fragment))):
+    for batch in read_fragment(snapshot, fragment, reads or schema, range(count_file_rows(snapshot, fragment))):
         end = start + batch.num_rows
         first, last = (int(place) for place in np.searchsorted(offsets, (start, end)))
         old = batch.select(schema.names)
@@ -126,12 +126,12 @@ def patch_rows(
 
 
 def write_column_file(
-    source: Snapshot, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: UncommittedFiles
+    snapshot: Snapshot, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: UncommittedFiles
 ) -> DataFile:
     """Write columns of a fragment into a new file.
 
     Args:
-        source: The version that the fragment is in.
+        snapshot: The version that the fragment is in.
         fragment: The fragment.
         schema: The columns, with field ids.
         tables: Their values for all physical rows, in order.
@@ -143,25 +143,25 @@ def write_column_file(
     """
     name = new_data_file_name()
     note_begun(data_key(name))
-    version = FileVersion.from_string(source.manifest.data_storage_version)
-    writer = DataFileWriter(source.store, data_key(name), schema, version=version)
+    version = FileVersion.from_string(snapshot.manifest.data_storage_version)
+    writer = DataFileWriter(snapshot.store, data_key(name), schema, version=version)
     try:
         for table in tables:
             writer.write(conform(table, schema))
-        _check_rows(fragment, writer.num_rows, count_file_rows(source, fragment))
+        _check_rows(fragment, writer.num_rows, count_file_rows(snapshot, fragment))
         written = _finish_file(writer, version, files)
     except BaseException:
         writer.abort()
         raise
     file = make_data_file_record(written)
     files.add_data_file(file)
-    check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
+    check_dictionaries(snapshot.manifest.schema, [replace(fragment, files=(file,))], snapshot.store)
     return file
 
 
 def _finish_file(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
     """Close a file: it is durable now, or, on a local disk and in versions after 0.1, after the pending writes."""
-    if files.pending is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
+    if files.pending is None or version is FileVersion.V0_1 or files.snapshot.store.put_is_a_request:
         return writer.finish()
     writer.complete()
     files.pending.add_all(writer.close_early())

@@ -78,7 +78,7 @@ def _find_way(node: Field, field_id: int) -> list[Field]:
 
 
 def build(
-    source: Snapshot,
+    snapshot: Snapshot,
     field: IndexedField,
     kind: Kind,
     parameters: Mapping[str, int | float],
@@ -87,17 +87,17 @@ def build(
     """Build the content of a segment from the rows of some fragments.
 
     Args:
-        source: The version.
+        snapshot: The version.
         field: The indexed field.
         kind: Kind of the index.
         parameters: All its parameters.
         fragments: Fragments of the version.
     """
-    builder = kind.build(field.type, parameters, source.manifest.uses_stable_row_ids)
-    schema = source.manifest.schema.project([field.path])
-    options = ScanOptions(schema=schema, with_row_address=True, with_row_id=source.manifest.uses_stable_row_ids)
-    scans = coalesced(FragmentScan(source, fragment, options) for fragment in fragments)
-    at_once = parallel_fragments(source.store) if len(fragments) > 1 else 1
+    builder = kind.build(field.type, parameters, snapshot.manifest.uses_stable_row_ids)
+    schema = snapshot.manifest.schema.project([field.path])
+    options = ScanOptions(schema=schema, with_row_address=True, with_row_id=snapshot.manifest.uses_stable_row_ids)
+    scans = coalesced(FragmentScan(snapshot, fragment, options) for fragment in fragments)
+    at_once = parallel_fragments(snapshot.store) if len(fragments) > 1 else 1
     for scan, parts in _read(scans, field, at_once=at_once):
         builder.add(scan.fragment.id, scan.num_rows, parts)
     return builder.finish()

@@ -89,7 +89,7 @@ def _check_parameter(kind: Kind, key: str, value: Any) -> int | float:
 
 
 def create_scalar_index(
-    source: Snapshot,
+    snapshot: Snapshot,
     column: str | Sequence[str],
     index_type: Any,
     name: str | None,
@@ -118,13 +118,13 @@ def create_scalar_index(
     reject("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
     options = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
     kind, parameters = kind_and_parameters(index_type, options)
-    field = target_field(source, column, kind)
-    name = index_name(source.manifest, field, kind, name, replace=replace)
-    removed = tuple(index for index in source.manifest.indices if index.name == name)
-    fragments: Sequence[Fragment] = source.manifest.fragments if train else ()
+    field = target_field(snapshot, column, kind)
+    name = index_name(snapshot.manifest, field, kind, name, replace=replace)
+    removed = tuple(index for index in snapshot.manifest.indices if index.name == name)
+    fragments: Sequence[Fragment] = snapshot.manifest.fragments if train else ()
     try:
-        with collecting_files(source) as files:
-            content = build(source, field, kind, parameters, fragments)
+        with collecting_files(snapshot) as files:
+            content = build(snapshot, field, kind, parameters, fragments)
             index = write_segment(files, kind, content, name, field, BitMap(f.id for f in fragments))
             return files.commit(CreateIndex(new_indices=(index,), removed_indices=removed), properties=properties)
     except RetryableConflictError as error:
@@ -159,24 +159,24 @@ def write_segment(
         key: The uuid of the segment, which names its folder; a new one by default.
         version: The version that the content was read from; by default the version of `files`.
     """
-    source, key = files.source, key or uuid.uuid4()
+    snapshot, key = files.snapshot, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
     target = SegmentTarget(
-        store=source.store,
+        store=snapshot.store,
         prefix=prefix,
-        data_storage_version=source.manifest.data_storage_version,
-        stable_row_ids=source.manifest.uses_stable_row_ids,
+        data_storage_version=snapshot.manifest.data_storage_version,
+        stable_row_ids=snapshot.manifest.uses_stable_row_ids,
         before=before,
     )
     written = kind.write(content, target)
     for file in written.files:
-        files.add(source.store, f"{prefix}{file.path}")
+        files.add(snapshot.store, f"{prefix}{file.path}")
     covered.run_optimize()
     return IndexMetadata(
         uuid=key,
         name=name,
         fields=(field.node.id,),
-        dataset_version=version or source.manifest.version,
+        dataset_version=version or snapshot.manifest.version,
         fragment_bitmap=covered.serialize(),
         details_type_url=kind.type_url,
         details=written.details,
@@ -186,13 +186,13 @@ def write_segment(
     )
 
 
-def target_field(source: Snapshot, column: str | Sequence[str], kind: Kind) -> IndexedField:
+def target_field(snapshot: Snapshot, column: str | Sequence[str], kind: Kind) -> IndexedField:
     """The field to index, if the kind fits it."""
     if not isinstance(column, str):
         if len(column) != 1:
             raise UnsupportedError(f"an index on several columns is not supported: {list(column)}")
         (column,) = column
-    schema = source.manifest.schema
+    schema = snapshot.manifest.schema
     field = indexed_field(schema, schema.column(column).id)
     if not kind.accepts(field.type):
         sized = pa.types.is_fixed_size_binary(field.type) and not pa.types.is_decimal(field.type)

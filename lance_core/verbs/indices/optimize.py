@@ -34,7 +34,7 @@ from lance_core.verbs.scan.read_fragment import count_file_rows
 
 
 def optimize_indices(
-    source: Snapshot,
+    snapshot: Snapshot,
     *,
     num_indices_to_merge: int | None = None,
     index_names: Collection[str] | None = None,
@@ -46,7 +46,7 @@ def optimize_indices(
     """Bring indices up to date in one version; no version is committed if there is nothing to do.
 
     Args:
-        source: The version.
+        snapshot: The version.
         num_indices_to_merge: How many of the last segments are merged, together with the fragments that no segment
             covers; 0 writes a new segment for these fragments, None means 1.
         index_names: Names of the indices; None for all that this library can build.
@@ -75,16 +75,16 @@ def optimize_indices(
                 return base.manifest
             return files.commit(CreateIndex(new_indices=new, removed_indices=dropped), properties=properties)
 
-    return retry_on_latest(source, attempt, conflict_retries=conflict_retries)
+    return retry_on_latest(snapshot, attempt, conflict_retries=conflict_retries)
 
 
 def expected_changes(
-    source: Snapshot, index_names: Collection[str] | None, unwritten: Collection[UUID] = ()
+    snapshot: Snapshot, index_names: Collection[str] | None, unwritten: Collection[UUID] = ()
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
     """The segments that `optimize_indices` would write and remove; nothing is written, and the new ones have no files.
 
     Args:
-        source: The version.
+        snapshot: The version.
         index_names: Names of the indices; None for all that this library can build.
         unwritten: Ids of segments that an earlier call returned: without files, they count as if they had entries for
             the fragments that they cover.
@@ -94,16 +94,16 @@ def expected_changes(
         UnsupportedError: An index of `index_names` is of a kind that this library cannot build.
     """
     new, dropped = list[IndexMetadata](), list[IndexMetadata]()
-    for group in _group_segments(source.manifest, index_names):
-        choice = _SegmentChoice(source, group, unwritten).merging(1)
+    for group in _group_segments(snapshot.manifest, index_names):
+        choice = _SegmentChoice(snapshot, group, unwritten).merging(1)
         if choice is None:
             continue
         for covered in [*(fragments for _, fragments in choice.left), choice.covered]:
-            bitmap, version = covered.serialize(), source.manifest.version
+            bitmap, version = covered.serialize(), snapshot.manifest.version
             segment = replace(group[-1], uuid=uuid4(), fragment_bitmap=bitmap, dataset_version=version, files=())
             new.append(segment)
         dropped += choice.dropped
-    return _with_trimmed_moves(source.manifest, tuple(new), tuple(dropped))
+    return _with_trimmed_moves(snapshot.manifest, tuple(new), tuple(dropped))
 
 
 def _with_trimmed_moves(
@@ -148,14 +148,14 @@ def _group_segments(manifest: Manifest, names: Collection[str] | None) -> list[l
     return [group for _, group in sorted(supported_groups.items())]
 
 
-def _view_of_live_rows(source: Snapshot) -> View:
+def _view_of_live_rows(snapshot: Snapshot) -> View:
     """The view of the fragments with the row ids of live rows only: an updated row has its id in another place."""
-    view = view_of(source.manifest)
+    view = view_of(snapshot.manifest)
     if not view.has_row_ids:
         return view
 
     def live_ids(place: int) -> U64s:
-        ids, deletions = view.ids_of(place), source.deletions(source.manifest.fragments[place])
+        ids, deletions = view.ids_of(place), snapshot.deletions(snapshot.manifest.fragments[place])
         return ids if deletions is None else ids[deletions.live_rows(len(ids))]
 
     return replace(view, row_ids=live_ids)
@@ -188,12 +188,12 @@ class _SegmentChoice:
     """Chooses which segments of one index are merged.
 
     Attributes:
-        source: The version.
+        snapshot: The version.
         segments: The segments of the index.
         unwritten: Segments that have no files, as they are only expected.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     segments: Sequence[IndexMetadata]
     unwritten: Collection[UUID] = ()
 
@@ -205,13 +205,13 @@ class _SegmentChoice:
     @property
     def field(self) -> IndexedField:
         """The indexed field."""
-        return indexed_field(self.source.manifest.schema, self.segments[0].fields[0])
+        return indexed_field(self.snapshot.manifest.schema, self.segments[0].fields[0])
 
     def merging(self, num_merged: int) -> _Choice | None:
         """Choose to merge the last segments with the uncovered fragments; None if there is nothing to do."""
-        source, segments = self.source, self.segments
-        live = BitMap(source.manifest.fragments.ids)
-        missing = BitMap(uncovered_fragments(source.manifest, segments))
+        snapshot, segments = self.snapshot, self.segments
+        live = BitMap(snapshot.manifest.fragments.ids)
+        missing = BitMap(uncovered_fragments(snapshot.manifest, segments))
         merged = segments[len(segments) - min(num_merged, len(segments)) :]
         is_readable = all(map(self._is_readable, merged))
         if not missing and len(merged) < 2 and is_readable:
@@ -219,8 +219,8 @@ class _SegmentChoice:
         # A segment that is kept must have no entries of fragments that the new segment covers.
         other_segments = [segment for segment in segments if segment not in merged]
         stale = [segment for segment in other_segments if missing and self._has_entries(segment, missing)]
-        left = [(segment, without_moved(source.manifest.indices, segment) & live) for segment in stale]
-        covered = missing.union(*(without_moved(source.manifest.indices, segment) & live for segment in merged))
+        left = [(segment, without_moved(snapshot.manifest.indices, segment) & live) for segment in stale]
+        covered = missing.union(*(without_moved(snapshot.manifest.indices, segment) & live for segment in merged))
         return _Choice(
             merged=merged,
             covered=covered,
@@ -230,13 +230,13 @@ class _SegmentChoice:
 
     def _is_readable(self, index: IndexMetadata) -> bool:
         """Whether the files of a segment can be read; true for segments that are not written yet."""
-        return index.uuid in self.unwritten or self.source.indices.try_read(index, self.field.type) is not None
+        return index.uuid in self.unwritten or self.snapshot.indices.try_read(index, self.field.type) is not None
 
     def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
         """Whether a segment may have entries of some fragments."""
         if index.uuid in self.unwritten:
             return bool((index.covered_fragments() or BitMap()) & fragments)
-        content = self.source.indices.try_read(index, self.field.type)
+        content = self.snapshot.indices.try_read(index, self.field.type)
         content_fragments = fragments if content is None else content.fragments()
         return content_fragments is None or bool(content_fragments & fragments)
 
@@ -257,9 +257,9 @@ class _Optimizer:
 
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
         """Write new segments, and return these and the segments that they replace."""
-        choice = _SegmentChoice(self.files.source, self.segments)
+        choice = _SegmentChoice(self.files.snapshot, self.segments)
         if retrain:
-            return [self._write_segment([], BitMap(self.files.source.manifest.fragments.ids))], list(self.segments)
+            return [self._write_segment([], BitMap(self.files.snapshot.manifest.fragments.ids))], list(self.segments)
         chosen = choice.merging(num_merged)
         if chosen is None:
             return [], []
@@ -272,38 +272,39 @@ class _Optimizer:
 
     @property
     def _field(self) -> IndexedField:
-        return indexed_field(self.files.source.manifest.schema, self.segments[0].fields[0])
+        return indexed_field(self.files.snapshot.manifest.schema, self.segments[0].fields[0])
 
     def _write_segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
         """Write a segment over some live fragments, from entries of merged segments; other fragments are read."""
-        source, kind, field = self.files.source, self._kind, self._field
-        view = _view_of_live_rows(source)
+        snapshot, kind, field = self.files.snapshot, self._kind, self._field
+        view = _view_of_live_rows(snapshot)
         contents, merged_fragments = self._keep_contents(merged, view)
         last = self.segments[-1]
         parameters = dict(kind.parameters)
         for segment in self.segments:
-            content = source.indices.try_read(segment, field.type)
+            content = snapshot.indices.try_read(segment, field.type)
             if content is not None:
                 parameters |= content.parameters()
         for zones in self._derive_zones(merged, covered - merged_fragments):
             contents.append(zones)
             merged_fragments |= zones.fragments()
         missing = covered - merged_fragments
-        fragments = [fragment for fragment_id in missing if (fragment := source.manifest.fragments.get(fragment_id))]
-        contents.append(build(source, field, kind, parameters, fragments))
+        fragments = [fragment for fragment_id in missing if (fragment := snapshot.manifest.fragments.get(fragment_id))]
+        contents.append(build(snapshot, field, kind, parameters, fragments))
         content = kind.merge(contents, parameters)
         return write_segment(self.files, kind, content, last.name, field, covered, last.details)
 
     def _keep_contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
         """The entries of segments that are still valid, and their fragments; each fragment's entries are taken once."""
-        source, contents, merged_fragments = self.files.source, list[Any](), BitMap()
+        snapshot, contents, merged_fragments = self.files.snapshot, list[Any](), BitMap()
         for segment in merged:
-            content = source.indices.try_read(segment, self._field.type)
+            content = snapshot.indices.try_read(segment, self._field.type)
             if content is None or (view.has_row_ids and segment.kind == "BTree" and segment.holds_row_ids):
                 continue  # an older BTREE holds row ids, and new ones hold addresses
             # A fragment that replaces others according to the reuse index has no entries of its own.
-            fragments, entries = without_moved(source.manifest.indices, segment) - merged_fragments, content.fragments()
-            fragments = fragments if entries is None else fragments & entries
+            fragments = without_moved(snapshot.manifest.indices, segment) - merged_fragments
+            if (entries := content.fragments()) is not None:
+                fragments &= entries
             chosen = view.covered(fragments)
             contents.append(content.of_fragments(view, chosen))
             merged_fragments |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
@@ -313,8 +314,8 @@ class _Optimizer:
         """Yield zone maps of fragments that a compaction wrote, from the zones of the fragments that it replaced."""
         if self._kind is not KINDS["ZoneMap"] or not self.replaced:
             return
-        source = self.files.source
-        places = {f.files[0].path: f for i in missing if (f := source.manifest.fragments.get(i)) and f.files}
+        snapshot = self.files.snapshot
+        places = {f.files[0].path: f for i in missing if (f := snapshot.manifest.fragments.get(i)) and f.files}
         for group in self.replaced:
             new_fragments = [
                 places.get(fragment.files[0].path) if fragment.files else None for fragment in group.new_fragments
@@ -325,14 +326,14 @@ class _Optimizer:
                 continue
             moves = Replaced(
                 [
-                    (fragment.id, count_file_rows(source, fragment), source.deleted_rows(fragment))
+                    (fragment.id, count_file_rows(snapshot, fragment), snapshot.deleted_rows(fragment))
                     for fragment in group.old_fragments
                 ],
                 [(fragment.id, fragment.physical_rows) for fragment in new_fragments if fragment is not None],
             )
             for segment in merged:
-                content = source.indices.try_read(segment, self._field.type)
-                segment_fragments = without_moved(source.manifest.indices, segment)
+                content = snapshot.indices.try_read(segment, self._field.type)
+                segment_fragments = without_moved(snapshot.manifest.indices, segment)
                 if isinstance(content, ZoneMap) and all(
                     fragment.id in segment_fragments for fragment in group.old_fragments
                 ):

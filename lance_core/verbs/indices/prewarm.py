@@ -11,7 +11,7 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.indices.build import indexed_field
 
 
-def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
+def prewarm(snapshot: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
     """Read an index into the cache of the handle.
 
     Raises:
@@ -20,7 +20,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
         UnsupportedError: Indices of its kind are not read.
         CorruptFileError: The index cannot be read.
     """
-    own_segments = {index.uuid: index for index in source.manifest.indices if index.name == name}
+    own_segments = {index.uuid: index for index in snapshot.manifest.indices if index.name == name}
     if not own_segments:
         raise IndexNotFoundError(f"Lance index not found: name={name}; list_indices() lists those of the table")
     keys = list(own_segments) if segments is None else [_parse_key(segment) for segment in segments]
@@ -33,7 +33,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
             raise UnsupportedError(
                 f"reading the index {name!r} of type {index.kind}, version {index.index_version}, is not supported"
             )
-        source.indices.read(index, indexed_field(source.manifest.schema, index.fields[0]).type)
+        snapshot.indices.read(index, indexed_field(snapshot.manifest.schema, index.fields[0]).type)
 
 
 def _parse_key(segment: str | uuid.UUID) -> uuid.UUID:

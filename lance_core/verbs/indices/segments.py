@@ -40,7 +40,7 @@ _HARMLESS: Final = (Verdict.COMPATIBLE, Verdict.REBASABLE)
 
 
 def build_segment(
-    source: Snapshot,
+    snapshot: Snapshot,
     column: str | Sequence[str],
     index_type: Any,
     name: str | None,
@@ -53,7 +53,7 @@ def build_segment(
     """Write a segment over some fragments; nothing is committed.
 
     Args:
-        source: The version.
+        snapshot: The version.
         column: As in `create_scalar_index`.
         index_type: As in `create_scalar_index`.
         name: As in `create_scalar_index`.
@@ -68,19 +68,19 @@ def build_segment(
         UnsupportedError: Indices of that kind are not built.
     """
     kind, parameters = kind_and_parameters(index_type, arguments)
-    field = target_field(source, column, kind)
-    name = index_name(source.manifest, field, kind, name, replace=may_exist)
+    field = target_field(snapshot, column, kind)
+    name = index_name(snapshot.manifest, field, kind, name, replace=may_exist)
     chosen = BitMap(fragment_ids)
-    unknown = chosen - BitMap(source.manifest.fragments.ids)
+    unknown = chosen - BitMap(snapshot.manifest.fragments.ids)
     if unknown:
-        raise InvalidInputError(f"version {source.manifest.version} has no fragment {unknown[0]}")
-    fragments = [fragment for fragment in source.manifest.fragments if fragment.id in chosen]
-    with collecting_files(source) as files:
-        content = build(source, field, kind, parameters, fragments)
+        raise InvalidInputError(f"version {snapshot.manifest.version} has no fragment {unknown[0]}")
+    fragments = [fragment for fragment in snapshot.manifest.fragments if fragment.id in chosen]
+    with collecting_files(snapshot) as files:
+        content = build(snapshot, field, kind, parameters, fragments)
         return write_segment(files, kind, content, name, field, chosen, key=key)
 
 
-def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> IndexMetadata:
+def merge_segments(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> IndexMetadata:
     """Write one segment with the entries of several segments, whose files stay; nothing is committed.
 
     Raises:
@@ -89,12 +89,12 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
         CorruptFileError: A segment cannot be read.
         IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
-    kind, field = _check_segments(source, segments)
-    _check_versions(source, segments)
-    contents = [source.indices.read(segment, field.type) for segment in segments]
+    kind, field = _check_segments(snapshot, segments)
+    _check_versions(snapshot, segments)
+    contents = [snapshot.indices.read(segment, field.type) for segment in segments]
     parameters = {**kind.parameters, **contents[0].parameters()}
     covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
-    with collecting_files(source) as files:
+    with collecting_files(snapshot) as files:
         return write_segment(
             files,
             kind,
@@ -108,12 +108,12 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
 
 
 def commit_segments(
-    source: Snapshot, name: str, column: str | Sequence[str], segments: Sequence[IndexMetadata]
+    snapshot: Snapshot, name: str, column: str | Sequence[str], segments: Sequence[IndexMetadata]
 ) -> Manifest:
     """Commit segments as a new index, or add them to an index; they replace segments whose fragments they cover.
 
     Args:
-        source: The version to commit on, not older than the segments.
+        snapshot: The version to commit on, not older than the segments.
         name: Name of the index; the segments may have been built with another name.
         column: The indexed column.
         segments: The segments, of one kind and field; no two of them may cover the same fragment.
@@ -126,40 +126,40 @@ def commit_segments(
         RetryableConflictError: Rows or values that a segment covers have changed since it was built.
         IncompatibleConflictError: The table was dropped and created again since the segments were built.
     """
-    kind, field = _check_segments(source, segments)
-    _check_versions(source, segments)
-    if target_field(source, column, kind).node.id != field.node.id:
+    kind, field = _check_segments(snapshot, segments)
+    _check_versions(snapshot, segments)
+    if target_field(snapshot, column, kind).node.id != field.node.id:
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
-    current = _without_changed(source, [replace(segment, name=name) for segment in segments])
-    removed = _find_replaced(source.manifest, name, kind, field, current)
-    files = UncommittedFiles(source)  # the segments' files are not added: they stay for another attempt
+    current = _without_changed(snapshot, [replace(segment, name=name) for segment in segments])
+    removed = _find_replaced(snapshot.manifest, name, kind, field, current)
+    files = UncommittedFiles(snapshot)  # the segments' files are not added: they stay for another attempt
     try:
         return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(removed)))
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 
 
-def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None:
+def _check_versions(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> None:
     """Check that segments were built on this table, not on a dropped table with the same fragment ids."""
-    manifests = {source.manifest.version: source.manifest}
+    manifests = {snapshot.manifest.version: snapshot.manifest}
     for segment in segments:
         number = segment.dataset_version
-        if segment.created_at_ms is None or number > source.manifest.version:
+        if segment.created_at_ms is None or number > snapshot.manifest.version:
             continue
         if number not in manifests:
             try:
-                manifests[number] = load_manifest(source.store, number)
+                manifests[number] = load_manifest(snapshot.store, number)
             except VersionNotFoundError:
                 continue  # cleaned up since
         if manifests[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
             raise IncompatibleConflictError(
-                f"{source.store.root}: version {number} is younger than segment {segment.uuid}, which was built on it: "
-                "the table was dropped and made again meanwhile, or the clocks of two machines differ. Build the "
+                f"{snapshot.store.root}: version {number} is younger than segment {segment.uuid}, which was built on "
+                "it: the table was dropped and made again meanwhile, or the clocks of two machines differ. Build the "
                 "segments again"
             )
 
 
-def _check_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
+def _check_segments(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
     """The kind and the field that all segments have, if they can be one index."""
     if not segments:
         raise InvalidInputError("at least one index segment is needed")
@@ -179,25 +179,25 @@ def _check_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> tupl
         seen |= covered
     if first.kind not in KINDS or len(first.fields) != 1:
         raise UnsupportedError(f"segments of type {first.kind} on fields {list(first.fields)} are not supported")
-    return KINDS[first.kind], indexed_field(source.manifest.schema, first.fields[0])
+    return KINDS[first.kind], indexed_field(snapshot.manifest.schema, first.fields[0])
 
 
-def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> list[IndexMetadata]:
+def _without_changed(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> list[IndexMetadata]:
     """The segments, without fragments whose values were rewritten since they were built.
 
     Raises:
         InvalidInputError: The segments were built on a later version.
         RetryableConflictError: A commit since then moved rows that they cover, or changed them in another way.
     """
-    oldest, last = min(segment.dataset_version for segment in segments), source.manifest.version
+    oldest, last = min(segment.dataset_version for segment in segments), snapshot.manifest.version
     if oldest > last:
         raise InvalidInputError(
             f"the segments were built on version {oldest}, and this is version {last}: open the latest version"
         )
     current = tuple(segments)
     for version in range(oldest + 1, last + 1):
-        manifest = load_manifest(source.store, version)
-        committed = load_transaction(source.store, manifest)
+        manifest = load_manifest(snapshot.store, version)
+        committed = load_transaction(snapshot.store, manifest)
         mine = tuple(segment for segment in current if segment.dataset_version < version)
         pending = Transaction(read_version=version - 1, operation=CreateIndex(new_indices=mine))
         if committed is None or not (
@@ -211,7 +211,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
             changed = {fragment.id for fragment in committed.operation.updated_fragments}
             mine = without_fragments(mine, committed.operation.fields_modified, changed)
         elif isinstance(committed.operation, Merge):
-            mine = without_replaced(mine, load_manifest(source.store, version - 1).fragments, manifest.fragments)
+            mine = without_replaced(mine, load_manifest(snapshot.store, version - 1).fragments, manifest.fragments)
         fresh = {segment.uuid: segment for segment in mine}
         current = tuple(fresh.get(segment.uuid, segment) for segment in current)
     return list(current)

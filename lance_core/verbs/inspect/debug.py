@@ -18,13 +18,13 @@ _STEP = "    "
 @checked
 def format_schema(dataset: Handle) -> str:
     """The columns of a dataset, with the ids of their fields."""
-    return _indent(dataset.source.manifest.schema)
+    return _indent(dataset.snapshot.manifest.schema)
 
 
 @checked
 def format_manifest(dataset: Handle) -> str:
     """The manifest of the dataset's version."""
-    return _indent(dataset.source.manifest)
+    return _indent(dataset.snapshot.manifest)
 
 
 @checked
@@ -33,7 +33,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
     record = fragment.to_record()
     lines = [_indent(record)]
     lines += [
-        f"{file.path}: {_indent(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
+        f"{file.path}: {_indent(dataset.snapshot.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
     ]
     return "\n".join(lines)
 
@@ -41,7 +41,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
 @checked
 def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[str | None]:
     """The transactions of the latest versions up to this one, newest first; None where a version records none."""
-    store = dataset.source.store
+    store = dataset.snapshot.store
     transactions: list[str | None] = []
     for number in reversed([number for number in list_versions(store) if number <= dataset.version]):
         if len(transactions) == max_transactions:

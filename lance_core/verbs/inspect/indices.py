@@ -130,15 +130,14 @@ class _CoveredSegment:
     covered: BitMap
 
 
-def describe_indices(source: Snapshot) -> list[IndexDescription]:
+def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
     """All indices of a version, by name."""
-    counts = _count_live_rows(source)
-    return [
-        _describe_index(source.manifest.schema, group, counts) for _, group in sorted(_group_by_name(source).items())
-    ]
+    counts = _count_live_rows(snapshot)
+    groups = sorted(_group_by_name(snapshot).items())
+    return [_describe_index(snapshot.manifest.schema, group, counts) for _, group in groups]
 
 
-def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
+def index_statistics(snapshot: Snapshot, name: str) -> IndexStatistics:
     """Counters of an index.
 
     Raises:
@@ -146,7 +145,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         UnsupportedError: The index belongs to the write-ahead log, or keeps its details in a file.
         CorruptFileError: A file of the index cannot be read.
     """
-    group = _group_by_name(source).get(name)
+    group = _group_by_name(snapshot).get(name)
     if group is None:
         raise IndexNotFoundError(f"Index {name!r} not found")
     first = group[0].index
@@ -154,7 +153,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         return {"num_versions": num_reuse_versions(first)}
     if first.is_system:
         raise UnsupportedError(f"statistics of {name!r} are not supported, as it is an index of the write-ahead log")
-    counts = _count_live_rows(source)
+    counts = _count_live_rows(snapshot)
     covered = BitMap.union(*(segment.covered for segment in group))
     indexed = [count for fragment_id, count in counts.items() if fragment_id in covered]
     times = [segment.index.created_at_ms for segment in group if segment.index.created_at_ms is not None]
@@ -170,36 +169,36 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
         "num_indexed_rows_per_delta": [_num_rows(segment.covered, counts) for segment in group],
         "updated_at_timestamp_ms": max(times, default=None),
     }
-    content_statistics = _content_statistics(source, [segment.index for segment in group])
+    content_statistics = _content_statistics(snapshot, [segment.index for segment in group])
     if content_statistics is not None:
         result["indices"] = result["segments"] = content_statistics
     return result
 
 
-def _content_statistics(source: Snapshot, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
+def _content_statistics(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
     """Statistics from the files of segments; None if this library does not read that kind of index."""
     kind = KINDS.get(segments[0].kind)
     if kind is None or any((index.index_version or 0) not in kind.versions for index in segments):
         return None
-    fields = source.manifest.schema.by_id()
+    fields = snapshot.manifest.schema.by_id()
     return [
-        source.indices.read(index, arrow_type_of(fields[index.fields[0]])).statistics()
+        snapshot.indices.read(index, arrow_type_of(fields[index.fields[0]])).statistics()
         for index in segments
         if index.fields[0] in fields
     ]
 
 
-def _count_live_rows(source: Snapshot) -> dict[int, int]:
+def _count_live_rows(snapshot: Snapshot) -> dict[int, int]:
     """Live rows of each fragment."""
-    return {fragment.id: count_live(source, fragment) for fragment in source.manifest.fragments}
+    return {fragment.id: count_live(snapshot, fragment) for fragment in snapshot.manifest.fragments}
 
 
 def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:
     return sum(count for fragment_id, count in counts.items() if fragment_id in covered)
 
 
-def _group_by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
-    indices = source.manifest.indices
+def _group_by_name(snapshot: Snapshot) -> dict[str, list[_CoveredSegment]]:
+    indices = snapshot.manifest.indices
     covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
     groups: dict[str, list[_CoveredSegment]] = {}
     for index in indices:

@@ -53,15 +53,15 @@ class LanceStats:
     """Statistics of one version.
 
     Args:
-        source: The version.
+        snapshot: The version.
     """
 
-    def __init__(self, source: Snapshot) -> None:
-        self._source = source
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def dataset_stats(self, max_rows_per_group: int = SMALL_FILE_ROWS) -> DatasetStats:
         """Deleted rows, fragments, and fragments of fewer rows than `max_rows_per_group`."""
-        fragments = with_all_row_counts(self._source)
+        fragments = with_all_row_counts(self._snapshot)
         return {
             "num_deleted_rows": fragments.totals()[0],
             "num_fragments": len(fragments),
@@ -70,9 +70,9 @@ class LanceStats:
 
     def data_stats(self) -> DataStatistics:
         """Bytes of each field; the metadata of every data file is read."""
-        sizes = {node.id: 0 for node, _ in self._source.manifest.schema.walk()}
-        for fragment in self._source.manifest.fragments:
-            for field_id, size in field_sizes(self._source, fragment).by_field.items():
+        sizes = {node.id: 0 for node, _ in self._snapshot.manifest.schema.walk()}
+        for fragment in self._snapshot.manifest.fragments:
+            for field_id, size in field_sizes(self._snapshot, fragment).by_field.items():
                 if field_id in sizes:
                     sizes[field_id] += size
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
@@ -86,7 +86,7 @@ class LanceStats:
             NotFoundError: There is no index of that name.
             UnsupportedError: The index belongs to the write-ahead log.
         """
-        return index_statistics(self._source, index_name)
+        return index_statistics(self._snapshot, index_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,12 @@ class FieldSizes:
     total: int
 
 
-def field_sizes(source: Snapshot, fragment: Fragment) -> FieldSizes:
+def field_sizes(snapshot: Snapshot, fragment: Fragment) -> FieldSizes:
     """Bytes of the fields of a fragment; the metadata of its data files is read."""
     by_field: dict[int, int] = {}
     total = 0
     for file in fragment.files:
-        store, key = source.data_file(file)
+        store, key = snapshot.data_file(file)
         metadata = DataFileReader.open(store, key, size=file.file_size_bytes or None).metadata
         total += metadata.size_bytes
         for field_id, column in zip(file.fields, file.column_indices, strict=False):

@@ -32,26 +32,26 @@ ALL_SCHEMA = pa.schema(
 
 
 def tracked_files(
-    source: Snapshot, min_version: int | None, progress: Callable[[int, int | None], object] | None
+    snapshot: Snapshot, min_version: int | None, progress: Callable[[int, int | None], object] | None
 ) -> pa.RecordBatchReader:
     """All files that versions refer to: a batch per version, newest first.
 
     Args:
-        source: A version of the dataset.
+        snapshot: A version of the dataset.
         min_version: Leave out older versions.
         progress: Called after each version with the number of versions done and their total.
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.
     """
-    versions = [number for number in existing_versions(source.store) if min_version is None or number >= min_version]
+    versions = [number for number in existing_versions(snapshot.store) if min_version is None or number >= min_version]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for done, number in enumerate(reversed(versions), start=1):
-            manifest = find_manifest(source.store, number)
+            manifest = find_manifest(snapshot.store, number)
             if manifest is None:
                 continue  # cleaned up meanwhile
-            yield _build_batch(source.at(manifest))
+            yield _build_batch(snapshot.at(manifest))
             if progress is not None:
                 progress(done, len(versions))
 
@@ -77,11 +77,11 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(ALL_SCHEMA, [batch])
 
 
-def _build_batch(source: Snapshot) -> pa.RecordBatch:
-    rows = list(_find_files(source, source.manifest))
+def _build_batch(snapshot: Snapshot) -> pa.RecordBatch:
+    rows = list(_find_files(snapshot, snapshot.manifest))
     kinds = pa.array([kind for _, _, kind in rows], pa.string()).dictionary_encode().cast(TRACKED_SCHEMA.field(3).type)
     columns = [
-        pa.array([source.manifest.version] * len(rows), pa.int64()),
+        pa.array([snapshot.manifest.version] * len(rows), pa.int64()),
         pa.array([base for base, _, _ in rows], pa.string()).dictionary_encode(),
         pa.array([path for _, path, _ in rows], pa.string()),
         kinds,
@@ -89,22 +89,22 @@ def _build_batch(source: Snapshot) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=TRACKED_SCHEMA)
 
 
-def _find_files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+def _find_files(snapshot: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yield root, key and kind of the files that a version refers to."""
-    root = source.store.root
+    root = snapshot.store.root
     if manifest.location is not None:
         yield root, manifest.location.key, "manifest"
     if manifest.transaction_file:
         yield root, transaction_key(manifest.transaction_file), "transaction file"
     for fragment in manifest.fragments:
         for file in fragment.files:
-            store, key = source.data_file(file)
+            store, key = snapshot.data_file(file)
             yield store.root, key, "data file"
         if fragment.deletion_file is not None:
-            store, key = source.deletion_file(fragment)
+            store, key = snapshot.deletion_file(fragment)
             yield store.root, key, "deletion file"
     for index in manifest.indices:
-        store, folder = source.locate_index(index)
+        store, folder = snapshot.locate_index(index)
         names = [file.path for file in index.files]
         keys = [folder + name for name in names] if names else [meta.key for meta in store.list(folder)]
         for key in keys:

@@ -20,28 +20,28 @@ _Span = tuple[int, int, bool, Fragment]
 """The lowest and the highest row id of a fragment, whether its ids ascend, and the fragment."""
 
 
-def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
+def row_id_problems(snapshot: Snapshot) -> Iterator[tuple[int, str]]:
     """Yield the id of each fragment with a row id that another row has or will be given, and a message.
 
     Fragments whose row ids or deletion files cannot be read are skipped.
     """
-    spans = sorted(_find_spans(source), key=lambda span: span[:2])
-    free = source.manifest.next_row_id
+    spans = sorted(_find_spans(snapshot), key=lambda span: span[:2])
+    free = snapshot.manifest.next_row_id
     group: list[_Span] = []
     highest = -1
     for span in spans:
         if span[1] >= free:
             yield span[3].id, f"row id {span[1]} is in use, and the manifest says that {free} and higher ids are free"
         if group and span[0] > highest:
-            yield from _find_problems(source, group)
+            yield from _find_problems(snapshot, group)
             group = []
         group.append(span)
         highest = max(highest, span[1])
-    yield from _find_problems(source, group)
+    yield from _find_problems(snapshot, group)
 
 
-def _find_spans(source: Snapshot) -> Iterator[_Span]:
-    for fragment in source.manifest.fragments:
+def _find_spans(snapshot: Snapshot) -> Iterator[_Span]:
+    for fragment in snapshot.manifest.fragments:
         try:
             ids = decode_row_ids_of(fragment)
         except LanceError:
@@ -50,7 +50,7 @@ def _find_spans(source: Snapshot) -> Iterator[_Span]:
             yield int(ids.min()), int(ids.max()), bool((ids[1:] > ids[:-1]).all()), fragment
 
 
-def _find_problems(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, str]]:
+def _find_problems(snapshot: Snapshot, group: list[_Span]) -> Iterator[tuple[int, str]]:
     """The problems of fragments whose spans overlap."""
     if not group or (len(group) == 1 and group[0][2]):
         return
@@ -58,7 +58,7 @@ def _find_problems(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, 
     parts: list[U64Array] = []
     for _, _, _, fragment in group:
         try:
-            deletions = source.deletions(fragment)
+            deletions = snapshot.deletions(fragment)
         except LanceError:
             continue
         ids = decode_row_ids_of(fragment)

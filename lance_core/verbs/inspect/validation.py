@@ -18,17 +18,17 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 
 
-def validate(source: Snapshot) -> None:
+def validate(snapshot: Snapshot) -> None:
     """Check that a version is consistent: ids of fragments and rows, files, row counts and deletions.
 
     Raises:
         CorruptFileError: The version is not consistent; the message names the first problem.
     """
-    for message in manifest_problems(source.manifest):
+    for message in manifest_problems(snapshot.manifest):
         raise CorruptFileError(message)
-    for fragment in source.manifest.fragments:
-        validate_fragment(source, fragment)
-    for fragment_id, message in row_id_problems(source):
+    for fragment in snapshot.manifest.fragments:
+        validate_fragment(snapshot, fragment)
+    for fragment_id, message in row_id_problems(snapshot):
         raise CorruptFileError(f"Fragment {fragment_id}: {message}")
 
 
@@ -59,7 +59,7 @@ def _find_coverage_problems(indices: Sequence[IndexMetadata], live: BitMap) -> I
         covered[index.name] = earlier_fragments | fragments
 
 
-def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
+def validate_fragment(snapshot: Snapshot, fragment: Fragment) -> None:
     """Check that the files, row counts and deletions of a fragment fit together.
 
     Raises:
@@ -74,10 +74,10 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
         if len(set(live)) < len(live):
             raise CorruptFileError(f"data file {file.path}: a field id occurs twice in {live[:20]}")
         seen_ids.update(live)
-        store, key = source.data_file(file)
+        store, key = snapshot.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
-        check_columns(file, reader, source.manifest.schema)
+        check_columns(file, reader, snapshot.manifest.schema)
         if rows is not None and reader.num_rows != rows:
             raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
         rows = reader.num_rows
@@ -85,7 +85,7 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
         raise CorruptFileError(f"Fragment {fragment.id}: {message}")
     if rows is not None and fragment.physical_rows not in (0, rows):
         raise CorruptFileError(f"Fragment {fragment.id}: {fragment.physical_rows} rows are recorded, {rows} are there")
-    deletions = source.deletions(fragment)
+    deletions = snapshot.deletions(fragment)
     if deletions is None:
         return
     recorded = fragment.num_deleted_rows

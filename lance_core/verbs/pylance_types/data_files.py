@@ -8,23 +8,23 @@ from lance_core.table.fragment import DataFile
 from lance_core.verbs.context.handle import Snapshot
 
 
-def data_file_at(source: Snapshot, path: str, base_id: int | None) -> DataFile:
+def data_file_at(snapshot: Snapshot, path: str, base_id: int | None) -> DataFile:
     """The record of a file below `data/`, its columns matched to the dataset's by name.
 
     Raises:
         SchemaError: The dataset lacks a column of the file.
         CorruptFileError: The file is not a data file.
     """
-    return described_file(source, path, base_id)[0]
+    return described_file(snapshot, path, base_id)[0]
 
 
-def described_file(source: Snapshot, path: str, base_id: int | None) -> tuple[DataFile, int]:
+def described_file(snapshot: Snapshot, path: str, base_id: int | None) -> tuple[DataFile, int]:
     """The record of a data file, and the number of its rows; raises what `data_file_at` raises."""
     bare = DataFile(path=path, fields=(), file_major_version=0, file_minor_version=0, base_id=base_id)
-    store, key = source.data_file(bare)
+    store, key = snapshot.data_file(bare)
     size = store.head(key).size
     reader = DataFileReader.open(store, key, size=size)
-    ids = {name: field.id for name, field in source.manifest.schema.walk_paths()}
+    ids = {name: field.id for name, field in snapshot.manifest.schema.walk_paths()}
     fields, indices = [], []
     columns = reader.column_indices()
     for name, field in reader.schema.walk_paths():

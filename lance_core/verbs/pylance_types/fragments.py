@@ -84,7 +84,7 @@ class DataFile:
         """
         from lance_core.verbs.pylance_types.data_files import data_file_at  # noqa: PLC0415 - descriptions need no reader
 
-        return cls.from_record(data_file_at(dataset.source, path, base_id))
+        return cls.from_record(data_file_at(dataset.snapshot, path, base_id))
 
     def to_record(self) -> records.DataFile:
         """The record of the table layer."""

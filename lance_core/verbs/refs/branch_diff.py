@@ -180,9 +180,9 @@ def _count_partition_rows(branch: Branch, changes: BranchChanges, columns: list[
     return {name: (deleted[name], came[name]) for name in sorted(deleted.keys() | came.keys())}
 
 
-def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
+def _count(snapshot: Snapshot, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for batch, offsets in live_rows(source, fragment, columns):
+    for batch, offsets in live_rows(snapshot, fragment, columns):
         rows = batch
         if only is not None:
             mask = np.isin(np.asarray(offsets), offsets_of(only))

@@ -86,9 +86,9 @@ def deep_clone(
     manifest.check_writable()
     store = open_store(target, options)
     _check_target(store)
-    source = Snapshot(version.store, manifest, version.store.options)
+    snapshot = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_in_parallel)(
-        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_list_files(source))]
+        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_list_files(snapshot))]
     )
     return _commit(version, manifest, store, is_shallow=False)
 
@@ -119,20 +119,20 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
     return commit(store, transaction, source=manifest).manifest
 
 
-def _list_files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
+def _list_files(snapshot: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
     """Yield the store of each file of a version, its key, and its key in the copy."""
-    for fragment in source.manifest.fragments:
+    for fragment in snapshot.manifest.fragments:
         for file in fragment.files:
-            store, key = source.data_file(file)
+            store, key = snapshot.data_file(file)
             yield store, key, data_key(file.path)
             # Sidecar files of blobs lie in a folder of the data file's name.
             folder = key.removesuffix(".lance") + "/"
             for meta in store.list(folder):
                 yield store, meta.key, data_key(file.path.removesuffix(".lance") + "/" + meta.key.removeprefix(folder))
         if fragment.deletion_file is not None:
-            store, key = source.deletion_file(fragment)
+            store, key = snapshot.deletion_file(fragment)
             yield store, key, fragment.deletion_file.key(fragment.id)
-    for index in source.manifest.indices:
-        store, prefix = source.locate_index(index)
+    for index in snapshot.manifest.indices:
+        store, prefix = snapshot.locate_index(index)
         for meta in store.list(prefix):
             yield store, meta.key, f"{INDICES_PREFIX}{index.uuid}/{meta.key.removeprefix(prefix)}"

@@ -20,7 +20,7 @@ from lance_core.verbs.scan.projection import described_columns
 
 
 def delete_rows(
-    source: Snapshot,
+    snapshot: Snapshot,
     predicate: str | pc.Expression,
     *,
     conflict_retries: int = CONFLICT_RETRIES,
@@ -31,7 +31,7 @@ def delete_rows(
     """Commit a version without the rows for which the predicate is true.
 
     Args:
-        source: The version to begin with.
+        snapshot: The version to begin with.
         predicate: The rows, as SQL or an expression.
         conflict_retries: How often everything is repeated after a conflict with another commit.
         retry_timeout: Time after which no further attempt begins.
@@ -61,10 +61,10 @@ def delete_rows(
             manifest = files.commit(operation, removal.affected_rows, properties)
         return manifest, removal.num_rows
 
-    return retry_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retry_on_latest(snapshot, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
-def truncate(source: Snapshot) -> Manifest:
+def truncate(snapshot: Snapshot) -> Manifest:
     """Commit a version without rows."""
 
     def attempt(base: Snapshot) -> Manifest:
@@ -72,4 +72,4 @@ def truncate(source: Snapshot) -> Manifest:
         transaction = Transaction(read_version=base.manifest.version, operation=operation)
         return commit(base.store, transaction, base=base.manifest).manifest
 
-    return retry_on_latest(source, attempt)
+    return retry_on_latest(snapshot, attempt)

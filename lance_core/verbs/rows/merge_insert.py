@@ -73,7 +73,7 @@ class MergeInsertBuilder:
     def __init__(self, dataset: Handle, on: str | Iterable[str] | None = None) -> None:
         self._dataset = dataset
         columns = on if isinstance(on, str) or on is None else list(on)
-        self._clauses = MergeClauses(on=join_columns(columns, dataset.source.manifest.schema))
+        self._clauses = MergeClauses(on=join_columns(columns, dataset.snapshot.manifest.schema))
         self._retries = CONFLICT_RETRIES
         self._timeout = RETRY_TIMEOUT
         self._version: str | None = None
@@ -242,7 +242,7 @@ class MergeInsertBuilder:
             SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
         table = self._read_source(data_obj, schema)
-        has_attempts, began = self._commit.write_attempt is not None, self._dataset.source.manifest.version
+        has_attempts, began = self._commit.write_attempt is not None, self._dataset.snapshot.manifest.version
         options = replace(self._commit, checked_through=began if has_attempts else None)
 
         def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
@@ -252,7 +252,7 @@ class MergeInsertBuilder:
                 return files.commit(merged.operation, affected, self._transaction_properties, options), merged
 
         manifest, merged = retry_on_latest(
-            self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
+            self._dataset.snapshot, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
         )
         self._dataset.move_to(manifest)
         return merged.stats.as_dict()
@@ -265,7 +265,7 @@ class MergeInsertBuilder:
         Returns:
             The transaction, and the numbers of rows that `execute` returns.
         """
-        base = self._dataset.source
+        base = self._dataset.snapshot
         with collecting_files(base) as files:
             merged = self._merge(base, self._read_source(data_obj, schema), files)
         record = records.Transaction(
@@ -286,26 +286,26 @@ class MergeInsertBuilder:
             UnsupportedError: The merge looks its keys up in an index, so the keys decide which rows are read.
         """
         del verbose
-        source = self._dataset.source
+        snapshot = self._dataset.snapshot
         self._clauses.check()
-        self._check_joins(source)
-        data_schema = typed_schema(source.manifest.schema) if schema is None else schema
-        self._fit_source(SourceRows(empty_table(data_schema)), source)
-        return "\n".join(merge_steps(source, self._clauses, data_schema).lines())
+        self._check_joins(snapshot)
+        data_schema = typed_schema(snapshot.manifest.schema) if schema is None else schema
+        self._fit_source(SourceRows(empty_table(data_schema)), snapshot)
+        return "\n".join(merge_steps(snapshot, self._clauses, data_schema).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
         """Compute the merge without a commit; return its plan with its numbers of rows, its time and its new fragments.
 
         Its files are deleted. Arguments and errors are those of `execute` and `explain_plan`.
         """
-        source, table = self._dataset.source, self._read_source(data_obj, schema)
-        self._check_joins(source)
+        snapshot, table = self._dataset.snapshot, self._read_source(data_obj, schema)
+        self._check_joins(snapshot)
         started = time.perf_counter()
-        with collecting_files(source) as files:
-            merged = self._merge(source, table, files)
+        with collecting_files(snapshot) as files:
+            merged = self._merge(snapshot, table, files)
             seconds = time.perf_counter() - started
             files.discard()
-        written = merged.new_files(source)
+        written = merged.new_files(snapshot)
         metrics = {
             "elapsed_seconds": f"{seconds:.6f}",
             "bytes_written": sum(file.file_size_bytes for file in written),
@@ -313,17 +313,17 @@ class MergeInsertBuilder:
             **merged.stats.as_dict(),
         }
         step = merge_steps(
-            source, self._clauses, table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
+            snapshot, self._clauses, table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
         )
         return "\n".join(step.lines())
 
-    def _check_joins(self, source: Snapshot) -> None:
+    def _check_joins(self, snapshot: Snapshot) -> None:
         """Reject the plan of a merge that looks its keys up in an index, as pylance does.
 
         Raises:
             UnsupportedError: The merge looks its keys up in an index.
         """
-        clauses, manifest = self._clauses, source.manifest
+        clauses, manifest = self._clauses, snapshot.manifest
         ids = [manifest.schema.column(name).id for name in clauses.on]
         indexed = {index.fields for index in manifest.indices if index.kind in KINDS}
         if clauses.use_index and not clauses.deletes_others and all((field_id,) in indexed for field_id in ids):
@@ -345,7 +345,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         data_schema, batches = open_input_rows(data_obj, schema)
         # A source that cannot be merged is rejected before its stream is read.
-        self._fit_source(SourceRows(empty_table(data_schema)), self._dataset.source)
+        self._fit_source(SourceRows(empty_table(data_schema)), self._dataset.snapshot)
         return SourceRows.of(data_schema, batches, is_stream=not isinstance(batches, list))
 
     def _fit_source(self, table: SourceRows, base: Snapshot) -> MergeSource:
@@ -382,17 +382,18 @@ _MATCHED: Final = {
 }
 
 
-def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> PlanStep:
+def merge_steps(
+    snapshot: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()
+) -> PlanStep:
     """The steps of a merge.
 
     Args:
-        source: The version of the dataset.
+        snapshot: The version of the dataset.
         clauses: The clauses of the merge.
         schema: Columns of the source.
         metrics: Measurements of a run; empty if the merge did not run.
     """
-    manifest = source.manifest
-    keys = ", ".join(clauses.on)
+    manifest, keys = snapshot.manifest, ", ".join(clauses.on)
     matched = _MATCHED[clauses.matched]
     if clauses.matched is WhenMatched.UPDATE and clauses.condition is not None:
         matched = f"UpdateIf({clauses.condition})"
@@ -410,11 +411,11 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
     read = PlanStep(
         name="LanceRead",
         facts=(
-            f"uri={source.store.root}",
+            f"uri={snapshot.store.root}",
             f"version={manifest.version}",
             f"projection=[{keys}]",
             f"fragments={len(manifest.fragments)}",
-            f"rows={sum(count_live_each(source, manifest.fragments))}",
+            f"rows={sum(count_live_each(snapshot, manifest.fragments))}",
         ),
     )
     rows = PlanStep(name="Source", facts=(f"columns=[{', '.join(schema.names)}]",))

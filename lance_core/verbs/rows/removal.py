@@ -80,7 +80,7 @@ class Removal:
 
 
 def find_rows_by_fragment(
-    source: Snapshot,
+    snapshot: Snapshot,
     options: ScanOptions,
     find: Callable[[FragmentScan], BitMap],
     plan_of: Callable[[], ScanPlan] | None = None,
@@ -88,7 +88,7 @@ def find_rows_by_fragment(
     """Find rows in each fragment: small fragments are read together, others in parallel.
 
     Args:
-        source: The version.
+        snapshot: The version.
         options: The columns to read.
         find: Returns the offsets of the rows to find in one fragment, from a scan with these options.
         plan_of: Plans the scan; None for the fragments that can match the filter of the options.
@@ -98,7 +98,7 @@ def find_rows_by_fragment(
     """
 
     def find_rows() -> Iterable[tuple[Fragment, BitMap]]:
-        plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
+        plan = ScanPlan.of(snapshot, snapshot.manifest.fragments, options) if plan_of is None else plan_of()
         places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
         pairs = heapq.merge(_find_whole(plan), _look_at_fragments(plan, find), key=lambda pair: places[pair[0].id])
         # If indices make claims, all rows, which are few then, are checked before the first is yielded.
@@ -113,7 +113,7 @@ def _look_at_fragments(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
     waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
-    at_once = parallel_fragments(plan.source.store)
+    at_once = parallel_fragments(plan.snapshot.store)
     with ThreadPool(at_once) as pool:
         for scan in scans:
             waiting.append((scan.fragment, pool.submit(look, scan) if scan.read_rows is None else look(scan)))
@@ -127,7 +127,7 @@ def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     """Yield the fragments all of whose rows match, and the offsets of their live rows; only deletion files are read."""
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole:
-            rows = live_offsets(plan.source, fragment)
+            rows = live_offsets(plan.snapshot, fragment)
             if rows:
                 yield fragment, rows
 
@@ -139,18 +139,19 @@ def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterato
 
 
 def each_matching(
-    source: Snapshot, expression: pc.Expression | None, dataset: Schema | None = None
+    snapshot: Snapshot, expression: pc.Expression | None, dataset: Schema | None = None
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments with live rows for which the expression is true, and the offsets of these rows.
 
     Args:
-        source: The version.
+        snapshot: The version.
         expression: The condition; None for all live rows.
         dataset: All columns in the types that the condition uses; None for the types of the schema.
     """
     if expression is None:
-        return ((fragment, rows) for fragment in source.manifest.fragments if (rows := live_offsets(source, fragment)))
-    return find_rows_by_fragment(source, _filter_options(expression, dataset), _find_offsets)
+        pairs = ((fragment, live_offsets(snapshot, fragment)) for fragment in snapshot.manifest.fragments)
+        return ((fragment, rows) for fragment, rows in pairs if rows)
+    return find_rows_by_fragment(snapshot, _filter_options(expression, dataset), _find_offsets)
 
 
 def _find_offsets(scan: FragmentScan) -> BitMap:
@@ -166,44 +167,44 @@ def _filter_options(expression: pc.Expression, dataset: Schema | None = None) ->
 
 
 def matching_rows(
-    source: Snapshot, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
+    snapshot: Snapshot, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
 ) -> BitMap:
     """Offsets of the live rows of a fragment for which an expression is true; see `each_matching` for the arguments."""
-    columns = source.manifest.schema
+    columns = snapshot.manifest.schema
     names = columns_of(expression)
     if dataset is not None or not names or not set(names) <= set(columns.names):
         # The condition has no columns, row columns such as `_rowid`, or columns in types other than the stored ones.
-        return _find_offsets(FragmentScan(source, fragment, _filter_options(expression, dataset)))
+        return _find_offsets(FragmentScan(snapshot, fragment, _filter_options(expression, dataset)))
     matches = BitMap()
-    for rows, offsets in live_rows(source, fragment, names):
+    for rows, offsets in live_rows(snapshot, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)
         matches |= bitmap_of(np.flatnonzero(keep) + offsets.start if isinstance(offsets, range) else offsets[keep])
     return matches
 
 
 def live_rows(
-    source: Snapshot, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
+    snapshot: Snapshot, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
 ) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
     """Yield the live rows of a fragment in storage types, each batch with the offsets of its rows.
 
     Args:
-        source: The version.
+        snapshot: The version.
         fragment: The fragment.
         columns: Top-level columns to read, at least one.
         possible: Offsets of the rows to read; deleted rows among them are skipped; None for all rows.
     """
-    by_name = {field.name: field for field in source.manifest.schema.fields}
+    by_name = {field.name: field for field in snapshot.manifest.schema.fields}
     schema = Schema(fields=tuple(by_name[name] for name in columns))
-    num_rows = count_file_rows(source, fragment)
-    deletions = source.deletions(fragment)
+    num_rows = count_file_rows(snapshot, fragment)
+    deletions = snapshot.deletions(fragment)
     live = None if deletions is None else deletions.live_rows(num_rows)
     if possible is not None:
         offsets = offsets_of(possible)
         offsets = offsets if live is None else offsets[live[offsets]]
-        yield from _with_offsets(read_fragment(source, fragment, schema, offsets) if len(offsets) else (), offsets)
+        yield from _with_offsets(read_fragment(snapshot, fragment, schema, offsets) if len(offsets) else (), offsets)
         return
     start = 0
-    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+    for batch in read_fragment(snapshot, fragment, schema, range(num_rows)):
         end = start + batch.num_rows
         mask = None if live is None else live[start:end]
         if mask is None or mask.all():
@@ -223,7 +224,7 @@ def _with_offsets(
 
 
 def _read_rows(
-    source: Snapshot, fragment: Fragment, rows: BitMap
+    snapshot: Snapshot, fragment: Fragment, rows: BitMap
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of a fragment with all columns, in storage types, each batch with the offsets of its rows."""
     offsets = offsets_of(rows)
@@ -233,7 +234,7 @@ def _read_rows(
     scattered = len(offsets) < SCATTERED_SHARE * len(span)
     chosen = offsets if scattered else span
     start = 0
-    for batch in read_fragment(source, fragment, source.manifest.schema, chosen):
+    for batch in read_fragment(snapshot, fragment, snapshot.manifest.schema, chosen):
         if scattered:
             yield batch, offsets[start : start + batch.num_rows]
         else:
@@ -247,31 +248,31 @@ def _read_rows(
 
 
 def rows_of(
-    source: Snapshot, parts: Sequence[tuple[Fragment, BitMap]]
+    snapshot: Snapshot, parts: Sequence[tuple[Fragment, BitMap]]
 ) -> Iterator[tuple[Fragment, pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of fragments with all columns, in storage types, each batch with its fragment and its rows' offsets.
 
     Args:
-        source: The version.
+        snapshot: The version.
         parts: The fragments, and the offsets of their rows.
     """
     if len(parts) == 1 or sum(len(rows) for _, rows in parts) > SMALL_FILE_ROWS:
         for fragment, rows in parts:
-            for batch, offsets in _read_rows(source, fragment, rows):
+            for batch, offsets in _read_rows(snapshot, fragment, rows):
                 yield fragment, batch, offsets
         return
-    options = ScanOptions(schema=source.manifest.schema)
-    scans = [(FragmentScan(source, fragment, options), offsets_of(rows)) for fragment, rows in parts]
+    options = ScanOptions(schema=snapshot.manifest.schema)
+    scans = [(FragmentScan(snapshot, fragment, options), offsets_of(rows)) for fragment, rows in parts]
     for scan, chosen in coalesced_rows(scans):
         for batch, offsets in _with_offsets(scan.rows(chosen), np.asarray(chosen, np.int64)):
             yield scan.fragment, batch, offsets
 
 
-def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:
+def remove_rows(snapshot: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:
     """Remove rows: write deletion files for fragments that keep some of their rows.
 
     Args:
-        source: The version that has the rows.
+        snapshot: The version that has the rows.
         rows: Fragments that lose rows, each with the offsets of these rows, which must all be alive.
         files: Collects the deletion files.
     """
@@ -280,29 +281,29 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
     unwritten: list[_Hidden] = []  # the first file, until there is a second one
     for fragment, deleted in rows:
         affected[fragment.id] = deleted
-        if len(deleted) == count_live(source, fragment):
+        if len(deleted) == count_live(snapshot, fragment):
             removed.append(fragment.id)
             continue
-        if source.store.put_is_a_request:
+        if snapshot.store.put_is_a_request:
             waiting.append((fragment, deleted))
             continue
-        hidden = _hide_rows(source, fragment, deleted)
+        hidden = _hide_rows(snapshot, fragment, deleted)
         updated.append(hidden.fragment)
-        files.add(source.store, hidden.key)
+        files.add(snapshot.store, hidden.key)
         unwritten.append(hidden)
         if len(updated) > 1:
-            _put(source, unwritten)
+            _put(snapshot, unwritten)
     if waiting:
-        with ThreadPool(parallel_fragments(source.store)) as pool:
-            updated = list(pool.map(lambda pair: with_deletions(source, pair[0], pair[1], files), waiting))
+        with ThreadPool(parallel_fragments(snapshot.store)) as pool:
+            updated = list(pool.map(lambda pair: with_deletions(snapshot, pair[0], pair[1], files), waiting))
     if unwritten and files.pending is not None:
-        files.pending.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
+        files.pending.add(put_durably, snapshot.store, unwritten[0].key, unwritten[0].data)
     else:
-        _put(source, unwritten)
+        _put(snapshot, unwritten)
         written = [
             fragment.deletion_file.key(fragment.id) for fragment in updated if fragment.deletion_file is not None
         ]
-        make_durable(source.store, written, files.pending)
+        make_durable(snapshot.store, written, files.pending)
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
 
 
@@ -314,24 +315,24 @@ class _Hidden(NamedTuple):
     data: bytes
 
 
-def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
+def _put(snapshot: Snapshot, hidden: list[_Hidden]) -> None:
     """Write deletion files, without waiting until they are durable."""
     for file in hidden:
-        source.store.put(file.key, file.data)
+        snapshot.store.put(file.key, file.data)
     hidden.clear()
 
 
-def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
+def with_deletions(snapshot: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
     """Write a deletion file for further rows of a fragment, not durable yet, and return the changed fragment."""
-    hidden = _hide_rows(source, fragment, deleted)
-    source.store.put(hidden.key, hidden.data)
-    files.add(source.store, hidden.key)
+    hidden = _hide_rows(snapshot, fragment, deleted)
+    snapshot.store.put(hidden.key, hidden.data)
+    files.add(snapshot.store, hidden.key)
     return hidden.fragment
 
 
-def _hide_rows(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
-    hidden = (source.deletions(fragment) or DeletionVector()) | deleted
-    file, data = hidden.to_file(source.manifest.version)
+def _hide_rows(snapshot: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
+    hidden = (snapshot.deletions(fragment) or DeletionVector()) | deleted
+    file, data = hidden.to_file(snapshot.manifest.version)
     return _Hidden(replace(fragment, deletion_file=file), file.key(fragment.id), data)
 
 
@@ -339,7 +340,7 @@ class MovedRows:
     """Writes rows into new fragments of a version.
 
     Args:
-        source: The version.
+        snapshot: The version.
         files: Collects the new files.
         data_storage_version: Version of the files; None for the dataset's.
         targets: The targets to which files are written, round-robin; None for the dataset's root.
@@ -348,26 +349,26 @@ class MovedRows:
 
     def __init__(
         self,
-        source: Snapshot,
+        snapshot: Snapshot,
         files: UncommittedFiles,
         *,
         data_storage_version: str | None = None,
         targets: Sequence[WriteTarget] | None = None,
         schema: Schema | None = None,
     ) -> None:
-        manifest = source.manifest
+        manifest = snapshot.manifest
         self._files = files
         self._schema = manifest.schema if schema is None else schema
         self._stable = manifest.uses_stable_row_ids
         self._ids: list[U64Array] = []
         self._is_finished = False
         self._writer = FragmentWriter(
-            source.store.root,
+            snapshot.store.root,
             typed_schema(self._schema),
-            storage_options=source.options,
+            storage_options=snapshot.options,
             data_storage_version=data_storage_version or manifest.data_storage_version,
             dataset_schema=self._schema,
-            targets=targets or [WriteTarget(store=source.store)],
+            targets=targets or [WriteTarget(store=snapshot.store)],
             external_places=None,  # rows of the table may refer to any external blob
             divides_dictionaries=any(has_narrow_dictionary(kind) for kind in schema_to_arrow(self._schema).types),
         )
@@ -396,7 +397,7 @@ class MovedRows:
         # From now on `UncommittedFiles` deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)
-        check_dictionaries(self._schema, fragments, self._files.source.store)
+        check_dictionaries(self._schema, fragments, self._files.snapshot.store)
         if not self._ids:
             return fragments
         ids, start, result = np.concatenate(self._ids), 0, []

@@ -39,7 +39,7 @@ _PLAIN_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def update_rows(
-    source: Snapshot,
+    snapshot: Snapshot,
     updates: Mapping[str, str | pc.Expression],
     where: str | pc.Expression | None,
     *,
@@ -93,7 +93,7 @@ def update_rows(
             manifest = files.commit(operation, affected)
         return manifest, sum(len(bitmap) for _, bitmap in rows)
 
-    return retry_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retry_on_latest(snapshot, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
 def _rewrite_rows(

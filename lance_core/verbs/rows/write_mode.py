@@ -75,7 +75,7 @@ def check_columns_can_be_replaced(manifest: Manifest, fragments: Iterable[Fragme
 
 
 def writes_less_by_columns(
-    source: Snapshot, changes: Sequence[tuple[Fragment, npt.NDArray[np.int64]]], columns: Schema
+    snapshot: Snapshot, changes: Sequence[tuple[Fragment, npt.NDArray[np.int64]]], columns: Schema
 ) -> bool:
     """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes in the data files.
 
@@ -83,32 +83,32 @@ def writes_less_by_columns(
     would move. The result is False if a blob column changes, and for files of 0.1, which do not record sizes.
 
     Args:
-        source: The version.
+        snapshot: The version.
         changes: Fragments, each with the ascending offsets of the rows that change.
         columns: The columns that change.
     """
-    if source.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, columns.fields)):
+    if snapshot.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, columns.fields)):
         return False
     ids = {node.id for node, _ in columns.walk()}
     by_rows = by_columns = 0.0
     for fragment, changed in changes:
-        sizes = field_sizes(source, fragment)
-        by_rows += sizes.total * len(changed) / max(1, count_file_rows(source, fragment))
+        sizes = field_sizes(snapshot, fragment)
+        by_rows += sizes.total * len(changed) / max(1, count_file_rows(snapshot, fragment))
         by_columns += sum(size for field_id, size in sizes.by_field.items() if field_id in ids)
     for fragment, changed in changes:
         if by_columns < by_rows:
             return True
-        by_rows += _payload_bytes(source, fragment, changed)
+        by_rows += _payload_bytes(snapshot, fragment, changed)
     return by_columns < by_rows
 
 
-def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
+def _payload_bytes(snapshot: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
     """Bytes of the blob payloads of some rows that are in separate files, and are copied if the rows move."""
-    schema = describe_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
+    schema = describe_schema(Schema(fields=tuple(filter(gives_payloads, snapshot.manifest.schema.fields))))
     if schema is None:
         return 0
     total, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
-    for batch in read_fragment(source, fragment, schema, rows):
+    for batch in read_fragment(snapshot, fragment, schema, rows):
         for entries in batch.columns:
             kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
             total += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0

@@ -64,12 +64,12 @@ class _PayloadRange(NamedTuple):
 
 
 def with_payloads(
-    source: Snapshot, files: Mapping[str, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
+    snapshot: Snapshot, files: Mapping[str, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with their payloads, in batches of bounded bytes.
 
     Args:
-        source: The version.
+        snapshot: The version.
         files: The data file of each blob column; a column without a file is null.
         batch: The rows, with descriptors.
         schema: The columns of the result.
@@ -84,9 +84,8 @@ def with_payloads(
     sizes = sum((_sizes(field, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
     for start, end in _split_rows(sizes):
         part = batch.slice(start, end - start)
-        arrays = {
-            field.name: _read_column(source, files.get(field.name), part.column(field.name), field) for field in fields
-        }
+        blobs = ((field, part.column(field.name)) for field in fields)
+        arrays = {field.name: _read_column(snapshot, files.get(field.name), blob, field) for field, blob in blobs}
         columns = [arrays.get(name, column) for name, column in zip(arrow.names, part.columns, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
@@ -115,42 +114,42 @@ def _sizes(field: Field, entries: Any) -> npt.NDArray[np.int64]:
     return np.where(present, sizes, 0).astype(np.int64)
 
 
-def _read_column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
+def _read_column(snapshot: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
     """The values of a blob column for some descriptors: payloads, or references to external blobs."""
     kind = arrow_type_of(field)
     rows: list[dict[str, Any] | None] = entries.to_pylist()
     if file is None or not any(row is not None for row in rows):
         return pa.nulls(len(rows), kind)
     if is_blob_v2_payload(field):
-        return pa.array(_read_payloads(source, file, rows), pa.large_binary()).cast(kind)
+        return pa.array(_read_payloads(snapshot, file, rows), pa.large_binary()).cast(kind)
     names = [child.name for child in field.children]
     by_reference = [
         # A struct without the children of a range of bytes holds the payload.
         row is not None and row["kind"] == BlobKind.EXTERNAL and (not row["size"] or "size" in names)
         for row in rows
     ]
-    data = _read_payloads(source, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
+    data = _read_payloads(snapshot, file, [None if keep else row for row, keep in zip(rows, by_reference, strict=True)])
     values = [
-        None if row is None else _reference(source, row, names) if keep else {"data": payload}
+        None if row is None else _reference(snapshot, row, names) if keep else {"data": payload}
         for row, keep, payload in zip(rows, by_reference, data, strict=True)
     ]
     storage = pa.array(values, storage_type(kind))
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
 
 
-def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _reference(snapshot: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The reference to an external blob, in the form that writes accept."""
-    whole = {"uri": source.external_blobs.absolute(row["blob_id"], row["blob_uri"])}
+    whole = {"uri": snapshot.external_blobs.absolute(row["blob_id"], row["blob_uri"])}
     return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
 
 
-def _read_payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
+def _read_payloads(snapshot: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
     """The payloads of descriptors; objects are read in parallel, and the ranges of one object in one call."""
     contents: list[Any] = [None if row is None else b"" for row in rows]
     parts_by_object: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
     for number, row in enumerate(rows):
         if row is not None and (row["size"] or row["kind"] >= BlobKind.EXTERNAL):
-            part = _find_range(source, file, row)
+            part = _find_range(snapshot, file, row)
             parts_by_object.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
     groups = list(parts_by_object.values())
 
@@ -168,7 +167,7 @@ def _read_payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, An
     return contents
 
 
-def _find_range(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
+def _find_range(snapshot: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
     kind, start, size = row["kind"], row["position"], row["size"]
     if max(start, size) >= _MAX_FILE:
         raise CorruptFileError(f"{file[1]}: a blob at position {start} of {size} bytes is beyond any file")
@@ -179,7 +178,7 @@ def _find_range(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _Paylo
     if kind == BlobKind.DEDICATED:
         return _PayloadRange((file[0], sidecar_key(file[1], row["blob_id"])), 0, size)
     if kind == BlobKind.EXTERNAL:
-        place = source.external_blobs.opened(row["blob_id"], row["blob_uri"])
+        place = snapshot.external_blobs.opened(row["blob_id"], row["blob_uri"])
         return _PayloadRange(place, start, start + size if size else None)
     what = "managed blobs (kind 4)" if kind == _MANAGED else f"blobs of the unknown kind {kind}"
     raise UnsupportedError(f"{file[1]}: {what} are not supported")

@@ -82,7 +82,7 @@ class FragmentPart:
 
 
 def scan_steps(
-    source: Snapshot,
+    snapshot: Snapshot,
     options: ScanOptions,
     parts: Sequence[FragmentPart],
     *,
@@ -94,7 +94,7 @@ def scan_steps(
     """The steps of a scan in stored order.
 
     Args:
-        source: The version.
+        snapshot: The version.
         options: What to read.
         parts: The parts of fragments to read, in order.
         read_ahead: Whether small fragments may be decoded together or read in parallel.
@@ -104,33 +104,34 @@ def scan_steps(
     """
     measured = () if metrics is None else (metrics,)
     if options.filter is None:
-        step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
+        step = _read(snapshot, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
         step = replace(step, facts=(*step.facts, *measured))
     else:
-        reads = filter_reads(options.dataset or source.manifest.schema, options, options.filter)
-        below = _read(source, options, parts, reads.early, read_ahead=read_ahead, verbose=verbose)
-        queries = tuple(_describe_index_queries(source, options, selection)) if selection is not None else ()
+        reads = filter_reads(options.dataset or snapshot.manifest.schema, options, options.filter)
+        below = _read(snapshot, options, parts, reads.early, read_ahead=read_ahead, verbose=verbose)
+        queries = tuple(_describe_index_queries(snapshot, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
-        step = PlanStep(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
+        step = PlanStep(name="Filter", facts=tuple(_filter_facts(snapshot, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
             step = PlanStep(
-                name="Take", facts=(_describe_columns(reads.late, source), "of=rows that match"), inputs=(step,)
+                name="Take", facts=(_describe_columns(reads.late, snapshot), "of=rows that match"), inputs=(step,)
             )
         if options.limit is not None or options.offset:
             step = PlanStep(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
     return _add_last_steps(options, step)
 
 
-def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
+def order_steps(snapshot: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
     """The steps of a scan with `order_by`: `keys` reads the columns to order by, the others are read by row address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_describe_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
-    take = PlanStep(name="Take", facts=(_describe_columns(options.schema, source), "of=rows in order"), inputs=(order,))
+    columns = _describe_columns(options.schema, snapshot)
+    take = PlanStep(name="Take", facts=(columns, "of=rows in order"), inputs=(order,))
     return _add_last_steps(options, take)
 
 
-def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, prefilter: bool) -> PlanStep:
+def nearest_steps(snapshot: Snapshot, options: ScanOptions, search: PlanStep, *, prefilter: bool) -> PlanStep:
     """The steps of a search for the nearest vectors: `search` finds rows, whose columns are read by row address."""
     step = search
     if options.filter is not None and not prefilter:
@@ -140,7 +141,7 @@ def nearest_steps(source: Snapshot, options: ScanOptions, search: PlanStep, *, p
         stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
         step = PlanStep(name="Limit", facts=(f"rows={options.offset} to {stop}",), inputs=(step,))
     take = PlanStep(
-        name="Take", facts=(_describe_columns(options.schema, source), "of=rows that are nearest"), inputs=(step,)
+        name="Take", facts=(_describe_columns(options.schema, snapshot), "of=rows that are nearest"), inputs=(step,)
     )
     return _add_last_steps(options, take)
 
@@ -161,7 +162,7 @@ def _add_last_steps(options: ScanOptions, step: PlanStep) -> PlanStep:
 
 
 def _read(
-    source: Snapshot,
+    snapshot: Snapshot,
     options: ScanOptions,
     parts: Sequence[FragmentPart],
     schema: Schema,
@@ -169,13 +170,13 @@ def _read(
     read_ahead: bool,
     verbose: bool,
 ) -> PlanStep:
-    total = len(source.manifest.fragments)
+    total = len(snapshot.manifest.fragments)
     ids = f" ({_format_ranges(part.fragment.id for part in parts)})" if parts else ""
     num_rows = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
     files = [file for part in parts for file, _, _ in resolve_files_of_fields(part.fragment, schema)]
     versions = {(file.file_major_version, file.file_minor_version) for file in files}
-    projection = _list("projection", _paths(schema, source))
-    facts = [f"uri={source.store.root}", f"version={source.manifest.version}", projection]
+    projection = _list("projection", _paths(schema, snapshot))
+    facts = [f"uri={snapshot.store.root}", f"version={snapshot.manifest.version}", projection]
     if options.row_columns:
         facts.append(_list("row columns", options.row_columns))
     facts += [f"fragments={len(parts)} of {total}{ids}", f"rows={num_rows}"]
@@ -185,9 +186,9 @@ def _read(
     facts.append(f"files={len(files)}")
     if versions:
         facts.append(_list("file versions", sorted(_VERSIONS.get(v, "unknown") for v in versions)))
-    scans = [FragmentScan(source, part.fragment, options) for part in parts]
+    scans = [FragmentScan(snapshot, part.fragment, options) for part in parts]
     facts += _describe_read_ahead(options, scans) if read_ahead else []
-    below = tuple(_describe_fragment(source, options, part, schema) for part in parts) if verbose else ()
+    below = tuple(_describe_fragment(snapshot, options, part, schema) for part in parts) if verbose else ()
     return PlanStep(name="LanceRead", facts=tuple(facts), inputs=below)
 
 
@@ -203,23 +204,23 @@ def _describe_read_ahead(options: ScanOptions, scans: Sequence[FragmentScan]) ->
     return facts
 
 
-def _describe_fragment(source: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
+def _describe_fragment(snapshot: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
     facts = [f"rows={part.num_rows}"]
     if part.rows is not None:
         facts.append(f"read={part.rows.start} to {part.rows.stop}")
-    if options.filter is not None and is_prunable(source, part.fragment, options.filter):
-        rows = range(FragmentScan(source, part.fragment, options).num_rows)
-        left = possible_rows(source, part.fragment, options.filter, rows, {})
+    if options.filter is not None and is_prunable(snapshot, part.fragment, options.filter):
+        rows = range(FragmentScan(snapshot, part.fragment, options).num_rows)
+        left = possible_rows(snapshot, part.fragment, options.filter, rows, {})
         facts.append(f"can match by page statistics={sum(map(len, left))} of {len(rows)}")
     for file, columns, _ in resolve_files_of_fields(part.fragment, schema):
         facts.append(
-            f"{source.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
+            f"{snapshot.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
         )
     return PlanStep(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
 
 
 def _filter_facts(
-    source: Snapshot, options: ScanOptions, parts: Sequence[FragmentPart], selection: Selection | None
+    snapshot: Snapshot, options: ScanOptions, parts: Sequence[FragmentPart], selection: Selection | None
 ) -> Iterator[str]:
     expression = options.filter
     assert expression is not None
@@ -231,25 +232,25 @@ def _filter_facts(
         functions = {plain_name(call) or call for call in calls_of(expression) if call.startswith(prefix)}
         if functions:
             yield _list(label, sorted(functions))
-    prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
+    prunable = [part.fragment.id for part in parts if is_prunable(snapshot, part.fragment, expression)]
     yield f"page skipping={f'statistics of 0.1 files in fragments {_format_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)
-    ids = {node.id for top in source.manifest.schema.fields if top.name in names for node, _ in top.walk()}
+    ids = {node.id for top in snapshot.manifest.schema.fields if top.name in names for node, _ in top.walk()}
     used = set(selection.indices) if selection is not None else set()
     if selection is not None:
         yield _list("indices", sorted(used))
         yield f"ruled out={selection.num_ruled_out} of {len(selection.view.ids)} fragments"
-    unused = {f"{index.name} ({index.kind})" for index in source.manifest.indices if ids.intersection(index.fields)}
+    unused = {f"{index.name} ({index.kind})" for index in snapshot.manifest.indices if ids.intersection(index.fields)}
     unused -= used
     if unused:
         yield _list("unused indices", sorted(unused))
 
 
-def _describe_index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[PlanStep]:
+def _describe_index_queries(snapshot: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[PlanStep]:
     """The query of each index: the conditions on its fields."""
     assert options.filter is not None
-    schema = source.manifest.schema
-    indices = {index.name: index for index in source.manifest.indices}
+    schema = snapshot.manifest.schema
+    indices = {index.name: index for index in snapshot.manifest.indices}
     for shown in selection.indices:
         name = shown.rpartition(" (")[0]
         index = indices[name]
@@ -288,13 +289,13 @@ def _describe_outputs(projection: Projection) -> Iterator[str]:
             yield path if path == output.field.name else f"{output.field.name} = {path}"
 
 
-def _describe_columns(schema: Schema, source: Snapshot) -> str:
+def _describe_columns(schema: Schema, snapshot: Snapshot) -> str:
     """The columns of a schema; for a column that is read in part, the fields that are read."""
-    return _list("columns", _paths(schema, source))
+    return _list("columns", _paths(schema, snapshot))
 
 
-def _paths(schema: Schema, source: Snapshot) -> Iterator[str]:
-    return (path for f in schema.fields for path in _leaves(f, source.manifest.schema.column(f.name)))
+def _paths(schema: Schema, snapshot: Snapshot) -> Iterator[str]:
+    return (path for f in schema.fields for path in _leaves(f, snapshot.manifest.schema.column(f.name)))
 
 
 def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:

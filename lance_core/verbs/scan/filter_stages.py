@@ -156,7 +156,7 @@ _STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"}
 
 
 def with_dictionaries(
-    source: Snapshot, fragment: Fragment, schema: Schema, opened: OpenFiles
+    snapshot: Snapshot, fragment: Fragment, schema: Schema, opened: OpenFiles
 ) -> tuple[Schema, set[str]]:
     """The columns to read, with dictionary types for strings stored as dictionaries, and the names of those columns."""
     names = {field.name for field in schema.fields if field.logical_type in _STRINGS and not field.metadata}
@@ -165,7 +165,7 @@ def with_dictionaries(
     strings = Schema(fields=tuple(field for field in schema.fields if field.name in names))
     stored: set[str] = set()
     for file, file_schema, columns in resolve_files_of_fields(fragment, strings):
-        reader = open_file(source, file, opened)
+        reader = open_file(snapshot, file, opened)
         stored.update(field.name for field in file_schema.fields if reader.has_dictionary(columns[field.id]))
     fields = tuple(_as_dictionary(field) if field.name in stored else field for field in schema.fields)
     return replace(schema, fields=fields), stored

@@ -143,7 +143,7 @@ class FragmentScan:
     """A scan of one fragment.
 
     Attributes:
-        source: The version.
+        snapshot: The version.
         fragment: The fragment.
         options: What to read.
         opened: Files that are already open.
@@ -152,7 +152,7 @@ class FragmentScan:
         claims: What indices claim about the possible rows that are not deleted; the scan checks it.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     fragment: Fragment
     options: ScanOptions
     opened: OpenFiles = field(default_factory=dict, repr=False, compare=False)
@@ -163,7 +163,7 @@ class FragmentScan:
     @property
     def is_near(self) -> bool:
         """Whether the store is a local disk or memory, whose reads cost little compared with decoding."""
-        return self.source.store.root.startswith(_NEAR)
+        return self.snapshot.store.root.startswith(_NEAR)
 
     @property
     def is_small(self) -> bool:
@@ -174,12 +174,12 @@ class FragmentScan:
     @property
     def num_rows(self) -> int:
         """Physical rows, deleted ones included."""
-        return count_file_rows(self.source, self.fragment)
+        return count_file_rows(self.snapshot, self.fragment)
 
     @property
     def columns(self) -> Schema:
         """All columns of the dataset, in the types that the filter uses."""
-        return self.options.dataset or self.source.manifest.schema
+        return self.options.dataset or self.snapshot.manifest.schema
 
     @property
     def first_columns(self) -> Schema:
@@ -235,7 +235,7 @@ class FragmentScan:
         has_statistics = any(file.file_major_version == 0 for file in self.fragment.files)
         for part in self._find_indexed(rows, keep):
             if has_statistics and isinstance(part, range):
-                yield from possible_rows(self.source, self.fragment, expression, part, self.opened)
+                yield from possible_rows(self.snapshot, self.fragment, expression, part, self.opened)
             else:
                 yield part
 
@@ -258,8 +258,8 @@ class FragmentScan:
 
     def _rows(self) -> tuple[int, _Mask]:
         """Number of physical rows, and which of them are alive."""
-        deletions = self.source.deletions(self.fragment)
-        num_rows = count_file_rows(self.source, self.fragment)
+        deletions = self.snapshot.deletions(self.fragment)
+        num_rows = count_file_rows(self.snapshot, self.fragment)
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
     def _filter_rows(
@@ -294,7 +294,7 @@ class FragmentScan:
         stages = self._choose_stages(reads, rows)
         early, entries = reads.early, set[str]()
         if self.read_rows is None and len(rows) >= ENTRY_ROWS and not self.claims:
-            early, entries = with_dictionaries(self.source, self.fragment, reads.early, self.opened)
+            early, entries = with_dictionaries(self.snapshot, self.fragment, reads.early, self.opened)
         # Row columns need no read, so they are computed only for the rows that match.
         is_bare = bool(early.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
@@ -451,22 +451,22 @@ class FragmentScan:
         """Yield physical rows, deleted ones included, as they are stored."""
         if self.read_rows is not None and self.read_rows.are(schema, rows):
             return _slices(self.read_rows.batch, batch_rows)
-        return read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
+        return read_fragment(self.snapshot, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
 
     def _row_columns(self, live: _Mask) -> RowColumns:
         names = self.options.row_columns
         before = 0
         if ROW_OFFSET in names:
-            for fragment in self.source.manifest.fragments:
+            for fragment in self.snapshot.manifest.fragments:
                 if fragment.id == self.fragment.id:
                     break
-                before += count_live(self.source, fragment)
+                before += count_live(self.snapshot, fragment)
             if live is None:
                 live = self._rows()[1]
         return RowColumns(
             fragment=self.fragment,
             names=names,
-            num_rows=count_file_rows(self.source, self.fragment) if ROW_OFFSET in names else 0,
+            num_rows=count_file_rows(self.snapshot, self.fragment) if ROW_OFFSET in names else 0,
             live=live,
             rows_before=before,
         )

@@ -117,7 +117,7 @@ class NearestScanner(LanceScanner):
     """A prepared search for the nearest vectors.
 
     Args:
-        source: The version to read.
+        snapshot: The version to read.
         fragments: Its fragments to read.
         options: What to return of the rows that are found.
         query: The search.
@@ -127,7 +127,7 @@ class NearestScanner(LanceScanner):
 
     def __init__(
         self,
-        source: Snapshot,
+        snapshot: Snapshot,
         fragments: Sequence[Fragment],
         options: ScanOptions,
         query: NearestQuery,
@@ -135,7 +135,7 @@ class NearestScanner(LanceScanner):
         prefilter: bool,
         with_distance: bool,
     ) -> None:
-        super().__init__(source, fragments, options)
+        super().__init__(snapshot, fragments, options)
         if options.order_by or options.include_deleted_rows:
             raise UnsupportedError("nearest together with order_by or include_deleted_rows is not supported")
         self._query = query
@@ -153,7 +153,7 @@ class NearestScanner(LanceScanner):
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         addresses, distances = self._find_nearest()
         plain = replace(self._options, filter=None, conjuncts=(), limit=None, offset=0)
-        rows = take_addresses(self._source, self._fragments, addresses, plain)
+        rows = take_addresses(self._snapshot, self._fragments, addresses, plain)
         if self._with_distance:
             at = schema.get_field_index(DISTANCE)
             rows = rows.add_column(at, schema.field(at), pa.array(distances.astype(np.float32)))
@@ -171,11 +171,11 @@ class NearestScanner(LanceScanner):
 
     def explain_plan(self, verbose: bool = False) -> str:
         """The plan of the search, the last step first."""
-        scan = LanceScanner(self._source, self._fragments, self._narrow_options())._plan(verbose=verbose)  # noqa: SLF001 - its base
+        scan = LanceScanner(self._snapshot, self._fragments, self._narrow_options())._plan(verbose=verbose)  # noqa: SLF001 - its base
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
         search = PlanStep(name="KNNVectorDistance", facts=facts, inputs=(scan,))
-        return "\n".join(nearest_steps(self._source, self._options, search, prefilter=self._prefilter).lines())
+        return "\n".join(nearest_steps(self._snapshot, self._options, search, prefilter=self._prefilter).lines())
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Not offered for a search.
@@ -190,7 +190,7 @@ class NearestScanner(LanceScanner):
         """Addresses of the rows, nearest first, and their distances."""
         options, query = self._options, self._query
         addresses, distances = np.zeros(0, np.uint64), np.zeros(0)
-        for batch in LanceScanner(self._source, self._fragments, self._narrow_options()).to_batches():
+        for batch in LanceScanner(self._snapshot, self._fragments, self._narrow_options()).to_batches():
             where, new_distances = _measure(batch, query)
             addresses, distances = np.concatenate([addresses, where]), np.concatenate([distances, new_distances])
             order = np.argsort(distances, kind="stable")[: query.k]
@@ -210,7 +210,7 @@ class NearestScanner(LanceScanner):
         for fragment in self._fragments:
             fragment_offsets = offsets[owners == fragment.id]
             if len(fragment_offsets):
-                scan = FragmentScan(self._source, fragment, narrow, possible=BitMap(fragment_offsets.tolist()))
+                scan = FragmentScan(self._snapshot, fragment, narrow, possible=BitMap(fragment_offsets.tolist()))
                 matching_addresses += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]
         return np.isin(addresses, np.concatenate(matching_addresses))
 
@@ -218,7 +218,7 @@ class NearestScanner(LanceScanner):
         """The options of a scan of the vectors with their row addresses."""
         return replace(
             self._options,
-            schema=self._source.manifest.schema.project([self._query.column]),
+            schema=self._snapshot.manifest.schema.project([self._query.column]),
             projection=None,
             limit=None,
             offset=0,

@@ -24,20 +24,20 @@ _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "gre
 
 
 def possible_rows(
-    source: Snapshot, fragment: Fragment, expression: pc.Expression, rows: range, opened: OpenFiles
+    snapshot: Snapshot, fragment: Fragment, expression: pc.Expression, rows: range, opened: OpenFiles
 ) -> list[range]:
     """The parts of some rows that can match a filter.
 
     Args:
-        source: The version that the fragment belongs to.
+        snapshot: The version that the fragment belongs to.
         fragment: The fragment.
         expression: The filter.
         rows: Physical rows.
         opened: The open files of the fragment; files that are opened are added.
     """
-    if not is_prunable(source, fragment, expression):
+    if not is_prunable(snapshot, fragment, expression):
         return [rows]
-    schema, names = source.manifest.schema, columns_of(expression)
+    schema, names = snapshot.manifest.schema, columns_of(expression)
     calls = set(calls_of(expression))
     ids = {field.id: field.name for field in schema.fields if field.name in names}
     arrow = schema_to_arrow(schema)
@@ -47,7 +47,7 @@ def possible_rows(
         names_by_id = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
         if not names_by_id or not _is_legacy(file):
             continue
-        page_bounds = open_file(source, file, opened).page_bounds(names_by_id, dict(file.columns()))
+        page_bounds = open_file(snapshot, file, opened).page_bounds(names_by_id, dict(file.columns()))
         usable = {
             names_by_id[bounds.field_id]: bounds
             for bounds in page_bounds
@@ -58,11 +58,11 @@ def possible_rows(
     return parts
 
 
-def is_prunable(source: Snapshot, fragment: Fragment, expression: pc.Expression) -> bool:
+def is_prunable(snapshot: Snapshot, fragment: Fragment, expression: pc.Expression) -> bool:
     """Whether a fragment has 0.1 files, whose statistics may exclude rows, and the filter uses only stored columns."""
     if not any(_is_legacy(file) for file in fragment.files):
         return False
-    return set(columns_of(expression)) <= set(source.manifest.schema.names)
+    return set(columns_of(expression)) <= set(snapshot.manifest.schema.names)
 
 
 def _is_legacy(file: Any) -> bool:

@@ -35,14 +35,14 @@ class ScanPlan:
     """The fragments that a scan reads.
 
     Attributes:
-        source: The version.
+        snapshot: The version.
         options: What to read.
         parts: The fragments in order, each with the offsets of rows that can match; None for all.
         selection: The rows that can match according to indices; None if indices rule nothing out.
         whole: Ids of the fragments all of whose live rows match.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     options: ScanOptions
     parts: Sequence[tuple[Fragment, BitMap | None]]
     selection: Selection | None = None
@@ -51,7 +51,7 @@ class ScanPlan:
     @classmethod
     def of(
         cls,
-        source: Snapshot,
+        snapshot: Snapshot,
         fragments: Sequence[Fragment],
         options: ScanOptions,
         condition: pc.Expression | None = None,
@@ -59,23 +59,23 @@ class ScanPlan:
         """Plan a scan.
 
         Args:
-            source: The version.
+            snapshot: The version.
             fragments: Fragments of it.
             options: What to read of them.
             condition: The condition that indices evaluate; None for the filter, if the options allow indices.
         """
         if condition is None and options.use_scalar_index and not options.include_deleted_rows:
             condition = options.filter
-        if condition is None or not source.manifest.indices:
-            return cls(source, options, parts_of(source, fragments, None))
-        selection, whole = _query_indices(source, condition)
-        parts = parts_of(source, fragments, selection)
-        all_fragments = source.manifest.fragments
+        if condition is None or not snapshot.manifest.indices:
+            return cls(snapshot, options, parts_of(snapshot, fragments, None))
+        selection, whole = _query_indices(snapshot, condition)
+        parts = parts_of(snapshot, fragments, selection)
+        all_fragments = snapshot.manifest.fragments
         if fragments is not all_fragments:
             whole -= {
                 fragment.id for fragment, _ in parts if fragment.id in whole and not _is_of(all_fragments, fragment)
             }
-        return cls(source, options, parts, selection, whole)
+        return cls(snapshot, options, parts, selection, whole)
 
     def scans(self, *, with_whole: bool = True) -> Iterator[FragmentScan]:
         """Yield a scan of each fragment.
@@ -87,11 +87,12 @@ class ScanPlan:
             if with_whole or fragment.id not in self.whole:
                 selection = self.selection if rows is not None else None
                 claims = selection.claims_of(fragment.id) if selection is not None else ()
-                yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
+                yield FragmentScan(self.snapshot, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
         """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
-        total = sum(count_live_each(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
+        whole = [fragment for fragment, _ in self.parts if fragment.id in self.whole]
+        total = sum(count_live_each(self.snapshot, whole))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._find_certain() if left else None
         unknown = []
@@ -104,32 +105,32 @@ class ScanPlan:
 
     def _find_certain(self) -> Selection | None:
         """The rows that match for certain according to indices; None if indices are certain of no row."""
-        source, expression = self.source, self.options.filter
+        snapshot, expression = self.snapshot, self.options.filter
         if expression is None or self.selection is None:
             return None
-        candidates = find_certain_matches(expression, source.manifest, source.indices)
+        candidates = find_certain_matches(expression, snapshot.manifest, snapshot.indices)
         return None if candidates is None else replace(self.selection, candidates=candidates)
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
         """The number of rows of a fragment that match; None if a row that can match is not certain."""
         position = int(sure.view.places(np.array([fragment.id], np.int64))[0])
-        if position < 0 or not _is_of(self.source.manifest.fragments, fragment):
+        if position < 0 or not _is_of(self.snapshot.manifest.fragments, fragment):
             return None
         certain_rows = sure.rows_of(position)
         if certain_rows is None:
-            return count_live(self.source, fragment)
+            return count_live(self.snapshot, fragment)
         if not certain_rows and possible is None:
             return None
-        deleted = self.source.deleted_rows(fragment)
+        deleted = self.snapshot.deleted_rows(fragment)
         every = BitMap(range(int(sure.view.physical_rows[position]))) if possible is None else possible
         return len(certain_rows - deleted) if (every - deleted) <= certain_rows else None
 
 
 def parts_of(
-    source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
+    snapshot: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
     """The fragments that can match, each with the offsets of the rows that can match; None for all rows."""
-    all_fragments = source.manifest.fragments
+    all_fragments = snapshot.manifest.fragments
     if selection is None:
         places_read = all_fragments.places_with_rows() if fragments is all_fragments else range(len(fragments))
         return [(fragments[position], None) for position in places_read]
@@ -154,29 +155,29 @@ def until_consistent(job: Callable[[], _Result]) -> _Result:
             continue  # each repetition uses fewer indices
 
 
-def _query_indices(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
+def _query_indices(snapshot: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
     """The rows that can match according to indices, and the ids of the fragments all of whose live rows match.
 
     The last answer is cached, because scans of single fragments repeat the same condition.
     """
-    manifest = source.manifest
+    manifest = snapshot.manifest
     key = (manifest.branch, manifest.version, manifest.timestamp_ns, condition.__reduce__()[1][0].to_pybytes())
-    cached_answer = source.index_cache.answers.get(key)
+    cached_answer = snapshot.index_cache.answers.get(key)
     if isinstance(cached_answer, tuple):
         selection, whole = cached_answer
     else:
-        selection, whole = _decide_constant(source, condition, source.select(condition))
-        source.index_cache.answers = {key: (selection, whole)}
+        selection, whole = _decide_constant(snapshot, condition, snapshot.select(condition))
+        snapshot.index_cache.answers = {key: (selection, whole)}
     return selection, whole
 
 
 def _decide_constant(
-    source: Snapshot, condition: pc.Expression, selection: Selection | None
+    snapshot: Snapshot, condition: pc.Expression, selection: Selection | None
 ) -> tuple[Selection | None, frozenset[int]]:
     """Narrow the selection by fragments with one value in each column of the condition, where all or no rows match."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
-        constants = find_constant_columns(source.manifest, columns, source.indices) if columns else None
+        constants = find_constant_columns(snapshot.manifest, columns, snapshot.indices) if columns else None
     except CorruptFileError:
         return selection, undecided  # a warning was logged when the index was used
     if constants is None:
@@ -187,7 +188,7 @@ def _decide_constant(
     except InvalidInputError:
         return selection, undecided  # reading such rows raises the error
     if selection is None:
-        view = view_of(source.manifest)
+        view = view_of(snapshot.manifest)
         selection = Selection(view, Candidates.every(view), ())
     positions = np.flatnonzero(is_constant)
     state = np.full(len(is_constant), ALL, np.uint8)

@@ -56,9 +56,9 @@ class ReadCounter:
         return f"metrics=[{', '.join(f'{name}={value}' for name, value in counts.items())}]"
 
 
-def counted(source: Snapshot, counter: ReadCounter) -> Snapshot:
+def counted(snapshot: Snapshot, counter: ReadCounter) -> Snapshot:
     """A version whose stores count reads."""
-    return source.with_stores(lambda store: _CountedStore(store, counter))
+    return snapshot.with_stores(lambda store: _CountedStore(store, counter))
 
 
 class _CountedStore:

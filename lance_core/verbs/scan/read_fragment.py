@@ -43,7 +43,7 @@ class _FileColumns:
     columns: dict[int, int]
 
 
-def count_file_rows(source: Snapshot, fragment: Fragment) -> int:
+def count_file_rows(snapshot: Snapshot, fragment: Fragment) -> int:
     """The number of rows in the files of a fragment; it is read from a file if the manifest, of 2023, lacks it.
 
     Raises:
@@ -52,13 +52,13 @@ def count_file_rows(source: Snapshot, fragment: Fragment) -> int:
     stated = fragment.physical_rows
     if not fragment.files or 0 < stated <= _MAX_UNCHECKED_ROWS:
         return stated
-    reader = open_file(source, fragment.files[0], {})
+    reader = open_file(snapshot, fragment.files[0], {})
     if stated not in (0, reader.num_rows):
         raise CorruptFileError(f"{reader.key}: has {reader.num_rows} rows, the manifest says {stated}")
     return reader.num_rows
 
 
-def with_row_counts(source: Snapshot, fragment: Fragment) -> Fragment:
+def with_row_counts(snapshot: Snapshot, fragment: Fragment) -> Fragment:
     """The fragment's record with its row counts, which are read from its files if the manifest lacks them.
 
     Pylance up to 0.7 did not record them, and later releases that wrote to such a table left them out.
@@ -66,48 +66,48 @@ def with_row_counts(source: Snapshot, fragment: Fragment) -> Fragment:
     deleted = fragment.deletion_file
     if deleted is not None and not deleted.num_deleted_rows:
         fragment = replace(
-            fragment, deletion_file=replace(deleted, num_deleted_rows=len(source.deleted_rows(fragment)))
+            fragment, deletion_file=replace(deleted, num_deleted_rows=len(snapshot.deleted_rows(fragment)))
         )
-    return fragment if fragment.physical_rows else replace(fragment, physical_rows=count_file_rows(source, fragment))
+    return fragment if fragment.physical_rows else replace(fragment, physical_rows=count_file_rows(snapshot, fragment))
 
 
-def with_all_row_counts(source: Snapshot) -> FragmentList:
+def with_all_row_counts(snapshot: Snapshot) -> FragmentList:
     """All fragments of a version with their rows and deletions; see `with_row_counts`."""
-    fragments = source.manifest.fragments
+    fragments = snapshot.manifest.fragments
     if None not in fragments.live_counts():
         return fragments
-    return FragmentList.of(with_row_counts(source, fragment) for fragment in fragments)
+    return FragmentList.of(with_row_counts(snapshot, fragment) for fragment in fragments)
 
 
-def count_live_each(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
+def count_live_each(snapshot: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
     """The number of live rows of each fragment.
 
     Raises:
         CorruptFileError: A number is negative, or impossibly large.
     """
     stated_counts = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
-    counts = [count_live(source, fragments[i]) if count is None else count for i, count in enumerate(stated_counts)]
+    counts = [count_live(snapshot, fragments[i]) if count is None else count for i, count in enumerate(stated_counts)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
         stated = f"between {min(counts)} and {max(counts)} live rows"
-        raise CorruptFileError(f"{source.store.root}: by the manifest, fragments have {stated}, which is impossible")
+        raise CorruptFileError(f"{snapshot.store.root}: by the manifest, fragments have {stated}, which is impossible")
     return counts
 
 
-def count_live(source: Snapshot, fragment: Fragment) -> int:
+def count_live(snapshot: Snapshot, fragment: Fragment) -> int:
     """The number of live rows of a fragment."""
     if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
-        deletions = source.deletions(fragment)
-        return count_file_rows(source, fragment) - (0 if deletions is None else len(deletions))
-    return count_file_rows(source, fragment) - fragment.num_deleted_rows
+        deletions = snapshot.deletions(fragment)
+        return count_file_rows(snapshot, fragment) - (0 if deletions is None else len(deletions))
+    return count_file_rows(snapshot, fragment) - fragment.num_deleted_rows
 
 
-def live_offsets(source: Snapshot, fragment: Fragment) -> BitMap:
+def live_offsets(snapshot: Snapshot, fragment: Fragment) -> BitMap:
     """The offsets of the live rows of a fragment."""
-    return BitMap(range(count_file_rows(source, fragment))) - source.deleted_rows(fragment)
+    return BitMap(range(count_file_rows(snapshot, fragment))) - snapshot.deleted_rows(fragment)
 
 
 def read_fragment(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment: Fragment,
     schema: Schema,
     rows: Rows,
@@ -118,7 +118,7 @@ def read_fragment(
     """Yield rows of a fragment by physical offset, deleted ones included, in storage types; blobs get their payloads.
 
     Args:
-        source: The version that the fragment belongs to.
+        snapshot: The version that the fragment belongs to.
         fragment: The fragment.
         schema: Columns to read.
         rows: Offsets of the rows to read.
@@ -130,16 +130,16 @@ def read_fragment(
     """
     descriptor_schema = describe_schema(schema)
     if descriptor_schema is not None:
-        descriptors = read_fragment(source, fragment, descriptor_schema, rows, batch_rows=batch_rows, opened=opened)
-        yield from _fill_payloads(source, fragment, schema, descriptors)
+        descriptors = read_fragment(snapshot, fragment, descriptor_schema, rows, batch_rows=batch_rows, opened=opened)
+        yield from _fill_payloads(snapshot, fragment, schema, descriptors)
         return
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
     parts = [
-        _FileColumns(open_file(source, file, opened), file_schema, columns)
+        _FileColumns(open_file(snapshot, file, opened), file_schema, columns)
         for file, file_schema, columns in resolve_files_of_fields(fragment, schema)
     ]
-    _check_row_counts(source, fragment, parts)
+    _check_row_counts(snapshot, fragment, parts)
     if not parts:
         yield from _generate_null_batches(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
@@ -168,14 +168,14 @@ def _align_batches(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tupl
 
 
 def _fill_payloads(
-    source: Snapshot, fragment: Fragment, schema: Schema, descriptor_batches: Iterator[pa.RecordBatch]
+    snapshot: Snapshot, fragment: Fragment, schema: Schema, descriptor_batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with blob payloads in place of descriptors."""
     arrow = schema_to_arrow(schema)
     files = resolve_files_of_fields(fragment, schema)
-    locations = {field.name: source.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
+    locations = {field.name: snapshot.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
     for batch in descriptor_batches:
-        yield from with_payloads(source, locations, batch, schema, arrow)
+        yield from with_payloads(snapshot, locations, batch, schema, arrow)
 
 
 def _join_columns(
@@ -194,13 +194,13 @@ def _join_columns(
         raise CorruptFileError(f"fragment {fragment.id}: its data files do not match its columns: {error}") from error
 
 
-def _check_row_counts(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
+def _check_row_counts(snapshot: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
     """Check that the files have the number of rows in the manifest, before memory is allocated for that number.
 
     Raises:
         CorruptFileError: A file has another number of rows.
     """
-    if fragment.physical_rows and not source.manifest.is_early:
+    if fragment.physical_rows and not snapshot.manifest.is_early:
         for part in parts:
             if part.reader.num_rows != fragment.physical_rows:
                 raise CorruptFileError(
@@ -226,13 +226,13 @@ def resolve_files_of_fields(fragment: Fragment, schema: Schema) -> list[tuple[Da
     return files
 
 
-def open_file(source: Snapshot, file: DataFile, opened: OpenFiles) -> DataFileReader:
+def open_file(snapshot: Snapshot, file: DataFile, opened: OpenFiles) -> DataFileReader:
     """The reader of a file; each file is opened once and kept in `opened`."""
-    store, key = source.data_file(file)
+    store, key = snapshot.data_file(file)
     where = (file.base_id, key)
     if where not in opened:
         size = file.file_size_bytes or None
-        opened[where] = DataFileReader.open(store, key, size=size, cache=source.session.files)
+        opened[where] = DataFileReader.open(store, key, size=size, cache=snapshot.session.files)
     return opened[where]
 
 

@@ -46,13 +46,13 @@ class LanceScanner:
     """A prepared scan; each call of a `to_` method runs it.
 
     Args:
-        source: The version to read.
+        snapshot: The version to read.
         fragments: Its fragments to read, in this order.
         options: What to read from them.
     """
 
-    def __init__(self, source: Snapshot, fragments: Sequence[Fragment], options: ScanOptions) -> None:
-        self._source = source
+    def __init__(self, snapshot: Snapshot, fragments: Sequence[Fragment], options: ScanOptions) -> None:
+        self._snapshot = snapshot
         self._fragments = fragments
         self._options = options
 
@@ -64,7 +64,7 @@ class LanceScanner:
     @property
     def dataset_schema(self) -> pa.Schema:
         """All columns of the dataset."""
-        return typed_schema(self._source.manifest.schema)
+        return typed_schema(self._snapshot.manifest.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, in the order of fragments and rows or in that of `order_by`.
@@ -128,7 +128,8 @@ class LanceScanner:
         scanner = copy.copy(self)
         scanner._options = replace(self._options, with_row_address=True)  # noqa: SLF001 - the same class
         table = scanner.to_table()
-        payloads = payloads_at_addresses(self._source, list(dict.fromkeys(sources.values())), table.column(ROW_ADDRESS))
+        names = list(dict.fromkeys(sources.values()))
+        payloads = payloads_at_addresses(self._snapshot, names, table.column(ROW_ADDRESS))
         for name, source in sources.items():
             table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
         frame = table.select(self.projected_schema.names).to_pandas(**options)
@@ -142,7 +143,7 @@ class LanceScanner:
         """The first rows; the scan stops after them."""
         check_num_rows(num_rows)
         limit = num_rows if self._options.limit is None else min(num_rows, self._options.limit)
-        return LanceScanner(self._source, self._fragments, replace(self._options, limit=limit)).to_table()
+        return LanceScanner(self._snapshot, self._fragments, replace(self._options, limit=limit)).to_table()
 
     def take(self, indices: Sequence[int]) -> pa.Table:
         """Rows of the result by position, in the given order.
@@ -163,7 +164,7 @@ class LanceScanner:
             total = sum(
                 map(self._count, self._fragments)
                 if options.include_deleted_rows
-                else count_live_each(self._source, self._fragments)
+                else count_live_each(self._snapshot, self._fragments)
             )
         else:
             total = until_consistent(self._for_count()._count_matching)  # noqa: SLF001 - the same class
@@ -191,7 +192,7 @@ class LanceScanner:
             count_rows: Whether to run `count_rows` instead.
         """
         counter = ReadCounter()
-        scanner = LanceScanner(counted(self._source, counter), self._fragments, self._options)
+        scanner = LanceScanner(counted(self._snapshot, counter), self._fragments, self._options)
         started = time.perf_counter()
         if count_rows:
             facts = [f"result={scanner.count_rows()}"]
@@ -212,7 +213,7 @@ class LanceScanner:
         options = self._options
         if options.order_by:
             keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
-            return order_steps(self._source, options, keys)
+            return order_steps(self._snapshot, options, keys)
         plan = self._scan_plan() if options.filter is not None else None
         candidates: Iterable[tuple[Fragment, Sized | None]] = self._parts() if plan is None else plan.parts
         parts = [
@@ -227,7 +228,7 @@ class LanceScanner:
         selection = plan.selection if plan is not None else None
         metrics = ran[1].metrics(ran[0], sum(part.num_looked_at for part in parts)) if ran is not None else None
         return scan_steps(
-            self._source,
+            self._snapshot,
             options,
             parts,
             read_ahead=self._is_whole,
@@ -243,7 +244,7 @@ class LanceScanner:
 
     def _scan_plan(self) -> ScanPlan:
         """The fragments that can match the filter."""
-        return ScanPlan.of(self._source, self._fragments, self._options)
+        return ScanPlan.of(self._snapshot, self._fragments, self._options)
 
     def _count_plan(self) -> PlanStep:
         if self._options.filter is None:
@@ -261,12 +262,12 @@ class LanceScanner:
         narrow = replace(
             self._options, schema=nothing, projection=None, order_by=(), limit=None, offset=0, batch_size=None
         )
-        return LanceScanner(self._source, self._fragments, narrow)
+        return LanceScanner(self._snapshot, self._fragments, narrow)
 
     def _for_order(self) -> LanceScanner:
         """The scan of the columns to order by, with the addresses of the rows."""
         options = self._options
-        dataset = options.dataset or self._source.manifest.schema
+        dataset = options.dataset or self._snapshot.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
         tops = {path if path in dataset.names else dataset.project([path]).fields[0].name for path in paths}
         keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
@@ -283,13 +284,13 @@ class LanceScanner:
             batch_size_bytes=None,
             strict_batch_size=False,
         )
-        return LanceScanner(self._source, self._fragments, narrow)
+        return LanceScanner(self._snapshot, self._fragments, narrow)
 
     def _count(self, fragment: Fragment) -> int:
         """The number of rows of a fragment before any filter."""
         if not self._options.include_deleted_rows:
-            return count_live(self._source, fragment)
-        return FragmentScan(self._source, fragment, self._options).num_rows
+            return count_live(self._snapshot, fragment)
+        return FragmentScan(self._snapshot, fragment, self._options).num_rows
 
     def _parts(self) -> Iterator[tuple[Fragment, range | None]]:
         """The fragments to read, each with the range of its live rows to read; None for all."""
@@ -315,7 +316,7 @@ class LanceScanner:
             return self._read_ahead(self._scan_plan())
         if options.filter is not None:
             return self._read_limited()
-        scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
+        scans = ((FragmentScan(self._snapshot, fragment, options), part) for fragment, part in self._parts())
         return (batch for scan, part in scans for batch in scan.batches(part))
 
     def _read_limited(self) -> Iterator[pa.RecordBatch]:
@@ -365,7 +366,7 @@ class LanceScanner:
         order = order_of([unwrapped(keys.column(path)) for path in paths], options.order_by, stop)
         addresses = keys.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
         plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
-        yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
+        yield from take_addresses(self._snapshot, self._fragments, addresses, plain).to_batches()
 
     def _resize_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches sliced to at most the batch size, or combined to exactly that size."""

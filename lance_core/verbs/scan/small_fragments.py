@@ -52,7 +52,7 @@ def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterat
     Small fragments without a row that matches the filter are skipped, unless the scan has to check claims of indices.
 
     Args:
-        scans: Scans with the same source and options.
+        scans: Scans of the same snapshot with the same options.
         at_once: Whether the caller needs all rows before it uses any; the first read is then as large as later ones.
     """
     for group in grouped(scans, at_once=at_once):
@@ -63,7 +63,7 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
     """Yield scans in their order, in groups: groups of at least `FEWEST` scans are read together, others one by one.
 
     Args:
-        scans: Scans with the same source and options.
+        scans: Scans of the same snapshot with the same options.
         at_once: Whether the caller needs all rows before it uses any; the first group is then as large as later ones.
     """
     waiting: list[FragmentScan] = []
@@ -90,7 +90,7 @@ def coalesced_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple
     """Yield scans and their rows in their order; if the rows are few, they are already read.
 
     Args:
-        parts: Scans with the same source and options, without a filter, and physical rows of each fragment.
+        parts: Scans of the same snapshot with the same options, without a filter, and physical rows of each fragment.
     """
     for start in range(0, len(parts), MOST_FILES):
         yield from _with_rows(parts[start : start + MOST_FILES])
@@ -191,7 +191,7 @@ def _read_rows(
     """
     file = scans[0].fragment.files[0]
     try:
-        readers = [open_file(scan.source, scan.fragment.files[0], scan.opened) for scan in scans]
+        readers = [open_file(scan.snapshot, scan.fragment.files[0], scan.opened) for scan in scans]
         counts = [reader.num_rows for reader in readers]
         if counts != [scan.fragment.physical_rows for scan in scans]:
             return None

@@ -25,7 +25,7 @@ _Integers = npt.NDArray[np.int64]
 
 
 def take_rows(
-    source: Snapshot, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
+    snapshot: Snapshot, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
 ) -> pa.Table:
     """Rows at positions among the live rows of the fragments, in the given order, with repetitions.
 
@@ -33,18 +33,18 @@ def take_rows(
         InvalidInputError: A position is out of range.
     """
     unique, order = np.unique(whole_numbers("indices", indices), return_inverse=True)
-    counts = np.array(count_live_each(source, fragments), dtype=np.int64)
+    counts = np.array(count_live_each(snapshot, fragments), dtype=np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     if len(unique) and (unique[0] < 0 or unique[-1] >= total):
         outside = unique[0] if unique[0] < 0 else unique[-1]
-        raise InvalidInputError(f"row {outside} is outside the {total} rows of {source.store.root}")
+        raise InvalidInputError(f"row {outside} is outside the {total} rows of {snapshot.store.root}")
     owner = np.searchsorted(ends, unique, side="right")
     parts = []
     for position in np.unique(owner).tolist():
         rows = unique[owner == position] - (ends[position] - counts[position])
-        parts.append((fragments[position], _find_physical_offsets(source, fragments[position], rows)))
-    return in_order(_gather(source, parts, options), order)
+        parts.append((fragments[position], _find_physical_offsets(snapshot, fragments[position], rows)))
+    return in_order(_gather(snapshot, parts, options), order)
 
 
 def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
@@ -80,12 +80,12 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
 
 
 def take_addresses(
-    source: Snapshot, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
+    snapshot: Snapshot, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
 ) -> pa.Table:
     """Rows at these addresses, which must all exist, in the given order.
 
     Args:
-        source: The version.
+        snapshot: The version.
         fragments: Fragments that contain the rows.
         addresses: Fragment id << 32 | row offset.
         options: The columns and row columns to return; other options are ignored.
@@ -94,16 +94,16 @@ def take_addresses(
     ids, offsets = fragment_ids_of(unique), row_offsets(unique)
     by_id = {fragment.id: fragment for fragment in fragments}
     parts = [(by_id[number], offsets[ids == number]) for number in np.unique(ids).tolist()]
-    return in_order(_gather(source, parts, options), order)
+    return in_order(_gather(snapshot, parts, options), order)
 
 
-def _gather(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
+def _gather(snapshot: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
     """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
     options = replace(options, batch_size=None)
     schema, projection = options.result_schema, options.result
     batches: list[pa.RecordBatch] = []
     for scan, rows in coalesced_rows(
-        [(FragmentScan(source, fragment, options), _as_range(rows)) for fragment, rows in parts]
+        [(FragmentScan(snapshot, fragment, options), _as_range(rows)) for fragment, rows in parts]
     ):
         batches.extend(projection.apply(batch, schema) for batch in scan.rows(rows))
     return pa.Table.from_batches(batches, schema=schema)
@@ -123,12 +123,12 @@ def in_order(table: pa.Table, order: npt.NDArray[np.int64] | npt.NDArray[np.uint
     return table if is_same else take_table_rows(table, pa.array(order))
 
 
-def _find_physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
+def _find_physical_offsets(snapshot: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
     """The physical offsets of live rows, given by their positions among the live rows."""
-    deletions = source.deletions(fragment)
+    deletions = snapshot.deletions(fragment)
     if deletions is None:
         return rows
-    deleted = offsets_of(deletions.within(count_file_rows(source, fragment)).bitmap)
+    deleted = offsets_of(deletions.within(count_file_rows(snapshot, fragment)).bitmap)
     # The number of live rows before each deleted row: the deleted rows before a live row follow from it.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")

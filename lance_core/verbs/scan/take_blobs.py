@@ -76,7 +76,7 @@ class BlobFile(BytesIO):
 
 
 def blobs_at(
-    source: Snapshot,
+    snapshot: Snapshot,
     column: str,
     ids: Sequence[int] | pa.Array | None = None,
     addresses: Sequence[int] | pa.Array | None = None,
@@ -85,7 +85,7 @@ def blobs_at(
     """Row addresses and payloads of rows, in the given order; the payload of a null is None.
 
     Args:
-        source: The version.
+        snapshot: The version.
         column: A blob column.
         ids: Row ids.
         addresses: Row addresses: fragment id << 32 | row offset.
@@ -98,22 +98,22 @@ def blobs_at(
     """
     if sum(argument is not None for argument in (ids, addresses, indices)) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
-    field = source.manifest.schema.column(column)
+    field = snapshot.manifest.schema.column(column)
     if not (is_blob(field) or is_blob_v2(field)):
         raise InvalidInputError(f"the column {column!r} is not a blob column")
-    options = scan_options(source.manifest, [column], with_row_address=True, blob_handling=AS_BYTES)
-    fragments = source.manifest.fragments
+    options = scan_options(snapshot.manifest, [column], with_row_address=True, blob_handling=AS_BYTES)
+    fragments = snapshot.manifest.fragments
     if indices is not None:
-        return _pair_payloads(take_rows(source, fragments, indices, options))
+        return _pair_payloads(take_rows(snapshot, fragments, indices, options))
     if ids is not None:
-        return _pair_payloads(take_ids(source, ids, options))
+        return _pair_payloads(take_ids(snapshot, ids, options))
     where = unsigned("addresses", addresses)
-    check_live(source, where)
-    return _pair_payloads(take_addresses(source, fragments, where, options))
+    check_live(snapshot, where)
+    return _pair_payloads(take_addresses(snapshot, fragments, where, options))
 
 
 def blob_ranges_at(
-    source: Snapshot, column: str, requests: Sequence[tuple[int, int, int]], selector: str
+    snapshot: Snapshot, column: str, requests: Sequence[tuple[int, int, int]], selector: str
 ) -> list[tuple[int, int, bytes | None]]:
     """Ranges of payloads, in the given order; see `LanceDataset.read_blob_ranges`."""
     if selector not in ("ids", "addresses", "indices"):
@@ -125,7 +125,7 @@ def blob_ranges_at(
                 f"length {length}"
             )
     ranges = []
-    payloads = blobs_at(source, column, **{selector: [row for row, _, _ in requests]})
+    payloads = blobs_at(snapshot, column, **{selector: [row for row, _, _ in requests]})
     for number, ((_, offset, length), (address, payload)) in enumerate(zip(requests, payloads, strict=True)):
         if payload is not None and offset + length > len(payload):
             raise InvalidInputError(
@@ -136,10 +136,10 @@ def blob_ranges_at(
     return ranges
 
 
-def payloads_at_addresses(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
+def payloads_at_addresses(snapshot: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
     """The payloads of blob columns at row addresses, in the given order; deleted rows are allowed."""
-    options = scan_options(source.manifest, columns, blob_handling=AS_BYTES)
-    return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)
+    options = scan_options(snapshot.manifest, columns, blob_handling=AS_BYTES)
+    return take_addresses(snapshot, snapshot.manifest.fragments, addresses.to_numpy(), options)
 
 
 def _pair_payloads(table: pa.Table) -> list[tuple[int, bytes | None]]:

@@ -288,10 +288,10 @@ class _FragmentsCommit:
             self.store, self.uri, request.write.slices, request.replacing, since, latest, attempts
         )
 
-    def _check_empty(self, source: Snapshot, attempts: Collection[int]) -> None:
+    def _check_empty(self, snapshot: Snapshot, attempts: Collection[int]) -> None:
         write = self.request.write
         if write.require_empty and write.slices is not None:
-            check_empty(source, write.slices, self.request.attempt, attempts)
+            check_empty(snapshot, write.slices, self.request.attempt, attempts)
 
     def _base(self) -> Manifest | None:
         opened, read_version = self.target.base, self.request.read_version
@@ -361,18 +361,18 @@ class _FragmentsCommit:
         self, base: Manifest, attempts: frozenset[int], overruled: frozenset[int]
     ) -> FragmentsChange | Committed:
         """The change on a version, or the commit of an earlier attempt that is kept instead."""
-        source = Snapshot(self.store, base, self.target.options)
-        files = UncommittedFiles(source)
+        snapshot = Snapshot(self.store, base, self.target.options)
+        files = UncommittedFiles(snapshot)
         beside, removal = frozenset[int](), None
         try:
             if self.request.write.mode in ("create", "overwrite"):
                 operation: Operation = self._overwrite()
             else:
-                rows, kept_version, beside = self._attempt_rows(source, attempts)
+                rows, kept_version, beside = self._attempt_rows(snapshot, attempts)
                 if kept_version is not None:
-                    return committed_version(self.store, source.manifest, kept_version)
-                self._check_empty(source, attempts)
-                operation, removal = self._addition(source, files, attempts, rows)
+                    return committed_version(self.store, snapshot.manifest, kept_version)
+                self._check_empty(snapshot, attempts)
+                operation, removal = self._addition(snapshot, files, attempts, rows)
         except BaseException as error:
             files.discard()
             if isinstance(error, ObjectNotFoundError):
@@ -414,13 +414,13 @@ class _FragmentsCommit:
         return tuple(own_data_keys(data_files(self.request.fragments)))
 
     def _attempt_rows(
-        self, source: Snapshot, attempts: frozenset[int]
+        self, snapshot: Snapshot, attempts: frozenset[int]
     ) -> tuple[RowsByFragment, int | None, frozenset[int]]:
         """The rows of earlier attempts that an append, or a replacement, removes; see `rows_of_attempts`."""
         write = self.request.attempt
         if write is None or not (self._adds_only or write.outside_slices):
             return {}, None, frozenset()
-        return rows_of_attempts(source, write, attempts)
+        return rows_of_attempts(snapshot, write, attempts)
 
     @property
     def _adds_only(self) -> bool:
@@ -428,18 +428,18 @@ class _FragmentsCommit:
         return self.request.write.mode == "append" or self.request.write.require_empty
 
     def _addition(
-        self, source: Snapshot, files: UncommittedFiles, attempts: frozenset[int], rows: RowsByFragment
+        self, snapshot: Snapshot, files: UncommittedFiles, attempts: frozenset[int], rows: RowsByFragment
     ) -> tuple[Operation, Removal | None]:
         """The operation of an append or a replacement, and the rows that it removes."""
         request = self.request
-        adds = request.adds_columns(source.manifest)
+        adds = request.adds_columns(snapshot.manifest)
         if request.write.mode == "append" and not attempts:
             if not adds:
                 return Append(fragments=request.fragments), None
-            return self._merge(source, files, Removal.none()), None
-        removal = remove_slices(source, None if self._adds_only else request.write.slices, files, rows)
+            return self._merge(snapshot, files, Removal.none()), None
+        removal = remove_slices(snapshot, None if self._adds_only else request.write.slices, files, rows)
         if adds:
-            return self._merge(source, files, removal), removal
+            return self._merge(snapshot, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
@@ -447,24 +447,24 @@ class _FragmentsCommit:
         )
         return operation, removal
 
-    def _merge(self, source: Snapshot, files: UncommittedFiles, removal: Removal) -> Merge:
+    def _merge(self, snapshot: Snapshot, files: UncommittedFiles, removal: Removal) -> Merge:
         """The Merge that adds columns and fragments, and deletes rows, in one version.
 
         Only a Merge changes both schema and fragments. It keeps every fragment, even if all of its rows are deleted.
 
         Args:
-            source: The version that the Merge follows.
+            snapshot: The version that the Merge follows.
             files: Collects the new deletion files.
             removal: The rows to delete.
         """
-        base, removed = source.manifest, frozenset(removal.removed_fragment_ids)
+        base, removed = snapshot.manifest, frozenset(removal.removed_fragment_ids)
         emptied = [
-            with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
+            with_deletions(snapshot, fragment, removal.affected_rows[fragment.id], files)
             for fragment in base.fragments
             if fragment.id in removed
         ]
         make_durable(
-            source.store,
+            snapshot.store,
             [fragment.deletion_file.key(fragment.id) for fragment in emptied if fragment.deletion_file is not None],
         )
         changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}

@@ -103,12 +103,12 @@ _NAMED: Final = 5
 
 
 def check_empty(
-    source: Snapshot, slices: Slices, attempt: WriteAttempt | None, earlier_versions: Collection[int]
+    snapshot: Snapshot, slices: Slices, attempt: WriteAttempt | None, earlier_versions: Collection[int]
 ) -> None:
     """Check that slices have no rows except those of earlier attempts of a write.
 
     Args:
-        source: The version.
+        snapshot: The version.
         slices: The slices.
         attempt: The attempt of the write, if it may have several.
         earlier_versions: Versions of its earlier attempts.
@@ -118,15 +118,15 @@ def check_empty(
     """
     attempt_rows: RowsByFragment = {}
     if attempt is not None and earlier_versions:
-        attempt_rows, _, beside = rows_of_attempts(source, attempt, earlier_versions)
+        attempt_rows, _, beside = rows_of_attempts(snapshot, attempt, earlier_versions)
         if beside:
             return  # the caller lets rows stay that cannot be distinguished from those of other writes
     num_rows = sum(
-        len(rows - attempt_rows.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices)
+        len(rows - attempt_rows.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(snapshot, slices)
     )
     if num_rows:
         names = ", ".join(map(repr, slices.names[:_NAMED])) + (" ..." if len(slices.names) > _NAMED else "")
         raise DatasetExistsError(
-            f"{source.store.root}: version {source.manifest.version} has rows in {names} ({num_rows} in all), and "
+            f"{snapshot.store.root}: version {snapshot.manifest.version} has rows in {names} ({num_rows} in all), and "
             "require_empty writes only to empty slices; nothing was written"
         )

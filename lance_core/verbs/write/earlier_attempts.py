@@ -63,12 +63,12 @@ class TraceLostError(Exception):
 
 
 def rows_of_attempts(
-    source: Snapshot, write: WriteAttempt, versions: Collection[int]
+    snapshot: Snapshot, write: WriteAttempt, versions: Collection[int]
 ) -> tuple[RowsByFragment, int | None, frozenset[int]]:
     """Find the rows of earlier attempts that a new attempt replaces.
 
     Args:
-        source: The version in which the rows are searched for.
+        snapshot: The version in which the rows are searched for.
         write: The attempt that replaces the earlier ones.
         versions: The versions that the earlier attempts committed.
 
@@ -82,16 +82,16 @@ def rows_of_attempts(
     """
     rows: RowsByFragment = {}
     beside: set[int] = set()
-    done = {int(part) for version in versions for part in _replaced_by(find_transaction(source.store, version))}
+    done = {int(part) for version in versions for part in _replaced_by(find_transaction(snapshot.store, version))}
     for version in sorted(set(versions) - done):
         try:
-            for fragment_id, attempt_rows in _rows_of_attempt(source, write, version).items():
+            for fragment_id, attempt_rows in _rows_of_attempt(snapshot, write, version).items():
                 rows[fragment_id] = attempt_rows | rows.get(fragment_id, BitMap())
         except TraceLostError as error:
             if write.on_earlier_attempt == "replace":
                 raise EarlierAttemptError(
-                    f"{source.store.root}: an earlier attempt of this write added rows in version {version}, and they "
-                    f"cannot be identified any more: {error}. Nothing was written. Remove them, for example with "
+                    f"{snapshot.store.root}: an earlier attempt of this write added rows in version {version}, and "
+                    f"they cannot be identified any more: {error}. Nothing was written. Remove them, for example with "
                     f"delete, or with restore of version {version - 1} if that still exists, and write with "
                     "on_earlier_attempt 'append'; or keep them in place of the rows of this write, with "
                     "on_earlier_attempt 'adopt'."
@@ -139,7 +139,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
     return [part for part in named.split(",") if part.isdecimal()]
 
 
-def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
+def _rows_of_attempt(snapshot: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
     """The rows of an attempt that are alive in a version, by the attempt's version, or by its proof without it.
 
     Raises:
@@ -147,15 +147,15 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     """
     attempts: list[CommittedAttempt | None] = [
         attempt
-        for attempt in attempts_of(source.manifest, write)
+        for attempt in attempts_of(snapshot.manifest, write)
         if attempt.version == version and attempt.number not in write.surviving_attempts
     ]
     rows: RowsByFragment = {}
     for attempt in attempts or [None]:
         try:
-            attempt_rows = rows_of_version(source, version, None if attempt is None else attempt.fragments)
+            attempt_rows = rows_of_version(snapshot, version, None if attempt is None else attempt.fragments)
         except TraceLostError as error:
-            traced = None if attempt is None else _by_proof(source, attempt)
+            traced = None if attempt is None else _by_proof(snapshot, attempt)
             if traced is None:
                 raise TraceLostError(f"{error}, and no record shows where they are now") from error
             attempt_rows = traced
@@ -164,29 +164,29 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     return rows
 
 
-def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:
+def _by_proof(snapshot: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:
     """The rows of an attempt, by the row ids or fragments in the table's configuration; None if rows may have moved.
 
     Without stable row ids, a row that is marked as deleted may have been updated, and thus moved.
     """
-    if attempt.row_ids is not None and source.manifest.uses_stable_row_ids:
-        return _rows_with_ids(source, np.arange(*attempt.row_ids, dtype=np.uint64))
+    if attempt.row_ids is not None and snapshot.manifest.uses_stable_row_ids:
+        return _rows_with_ids(snapshot, np.arange(*attempt.row_ids, dtype=np.uint64))
     if attempt.fragments is None:
         return None
     rows = {}
     for number in range(*attempt.fragments):
-        fragment = source.manifest.fragments.get(number)
+        fragment = snapshot.manifest.fragments.get(number)
         if fragment is None or fragment.deletion_file is not None:
             return None
-        rows[number] = _all_rows(source, fragment)
+        rows[number] = _all_rows(snapshot, fragment)
     return rows
 
 
-def rows_of_version(source: Snapshot, version: int, recorded: tuple[int, int] | None = None) -> RowsByFragment:
+def rows_of_version(snapshot: Snapshot, version: int, recorded: tuple[int, int] | None = None) -> RowsByFragment:
     """The rows that a version added and that are still alive in a later one.
 
     Args:
-        source: The later version.
+        snapshot: The later version.
         version: The version that added them.
         recorded: The range of the fragment ids of the attempt, as the table has recorded it. The promotion of a branch
             also adds fragments of other writes.
@@ -194,7 +194,7 @@ def rows_of_version(source: Snapshot, version: int, recorded: tuple[int, int] | 
     Raises:
         TraceLostError: The rows cannot be identified.
     """
-    origin = _source(source, version)
+    origin = _load_snapshot(snapshot, version)
     transaction = _transaction(origin)
     mine = list(_added_fragments(origin.manifest, transaction.operation, transaction.properties.get(FIRST_ADDED_KEY)))
     if PROMOTION_KEY in transaction.properties:
@@ -203,11 +203,11 @@ def rows_of_version(source: Snapshot, version: int, recorded: tuple[int, int] | 
         mine = [fragment for fragment in mine if fragment.id in range(*recorded)]
     if not mine:
         return {}
-    if origin.manifest.uses_stable_row_ids and source.manifest.uses_stable_row_ids:
-        return _by_row_id(source, mine)
-    if all(source.manifest.fragments.get(fragment.id) == fragment for fragment in mine):
-        return _alive(source, {fragment.id: _all_rows(origin, fragment) for fragment in mine})
-    return _alive(source, _Trace(origin, mine).to(source))
+    if origin.manifest.uses_stable_row_ids and snapshot.manifest.uses_stable_row_ids:
+        return _by_row_id(snapshot, mine)
+    if all(snapshot.manifest.fragments.get(fragment.id) == fragment for fragment in mine):
+        return _alive(snapshot, {fragment.id: _all_rows(origin, fragment) for fragment in mine})
+    return _alive(snapshot, _Trace(origin, mine).to(snapshot))
 
 
 def _added_fragments(manifest: Manifest, operation: Operation, first: str | None) -> Iterator[Fragment]:
@@ -229,31 +229,31 @@ def _added_fragments(manifest: Manifest, operation: Operation, first: str | None
     yield from added_fragments
 
 
-def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
+def _by_row_id(snapshot: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
     parts = [ids for fragment in mine if (ids := decode_row_ids_of(fragment)) is not None]
-    return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
+    return _rows_with_ids(snapshot, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
 
 
-def _rows_with_ids(source: Snapshot, attempt_ids: npt.NDArray[np.uint64]) -> RowsByFragment:
+def _rows_with_ids(snapshot: Snapshot, attempt_ids: npt.NDArray[np.uint64]) -> RowsByFragment:
     rows: RowsByFragment = {}
-    for fragment in source.manifest.fragments:
+    for fragment in snapshot.manifest.fragments:
         ids = decode_row_ids_of(fragment)
         if ids is None:
             raise TraceLostError(f"fragment {fragment.id} has no row ids")
         offsets = np.flatnonzero(np.isin(ids, attempt_ids))
         if len(offsets):
             rows[fragment.id] = bitmap_of(offsets)
-    return _alive(source, rows)
+    return _alive(snapshot, rows)
 
 
-def _alive(source: Snapshot, rows: Mapping[int, BitMap]) -> RowsByFragment:
+def _alive(snapshot: Snapshot, rows: Mapping[int, BitMap]) -> RowsByFragment:
     """The rows without those that are deleted in a version."""
     result = {}
     for fragment_id, offsets in rows.items():
-        fragment = source.manifest.fragments.get(fragment_id)
+        fragment = snapshot.manifest.fragments.get(fragment_id)
         if fragment is None:
             raise TraceLostError(f"fragment {fragment_id} is missing")
-        left = offsets - _deleted(source, fragment)
+        left = offsets - _deleted(snapshot, fragment)
         if left:
             result[fragment_id] = left
     return result
@@ -271,7 +271,7 @@ class _Trace:
     def to(self, latest: Snapshot) -> RowsByFragment:
         """Follow the rows to a later version, version by version."""
         for version in range(self._first + 1, latest.manifest.version + 1):
-            after = latest if version == latest.manifest.version else _source(latest, version)
+            after = latest if version == latest.manifest.version else _load_snapshot(latest, version)
             self._rows = self._next(_transaction(after), after)
             self._past[version] = self._rows
             self._before = after
@@ -335,30 +335,30 @@ class _Trace:
         return {fragment.id: rows for fragment, rows in zip(new, moved, strict=True) if rows}
 
 
-def _all_rows(source: Snapshot, fragment: Fragment) -> BitMap:
+def _all_rows(snapshot: Snapshot, fragment: Fragment) -> BitMap:
     rows = BitMap()
-    rows.add_range(0, count_file_rows(source, fragment))
+    rows.add_range(0, count_file_rows(snapshot, fragment))
     return rows
 
 
-def _deleted(source: Snapshot, fragment: Fragment | None) -> BitMap:
+def _deleted(snapshot: Snapshot, fragment: Fragment | None) -> BitMap:
     if fragment is None:
         return BitMap()
     try:
-        return source.deleted_rows(fragment)
+        return snapshot.deleted_rows(fragment)
     except (NotFoundError, CorruptFileError) as error:
         raise TraceLostError(f"the deletion file of fragment {fragment.id} cannot be read") from error
 
 
-def _source(latest: Snapshot, version: int) -> Snapshot:
+def _load_snapshot(latest: Snapshot, version: int) -> Snapshot:
     try:
         return latest.at(load_manifest(latest.store, version))
     except NotFoundError as error:
         raise TraceLostError(f"version {version} was cleaned up") from error
 
 
-def _transaction(source: Snapshot) -> Transaction:
-    transaction = load_transaction(source.store, source.manifest)
+def _transaction(snapshot: Snapshot) -> Transaction:
+    transaction = load_transaction(snapshot.store, snapshot.manifest)
     if transaction is None:
-        raise TraceLostError(f"version {source.manifest.version} does not record what it changed")
+        raise TraceLostError(f"version {snapshot.manifest.version} does not record what it changed")
     return transaction

@@ -25,12 +25,12 @@ from lance_core.verbs.scan.projection import ROW_ADDRESS
 
 
 def remove_slices(
-    source: Snapshot, slices: Slices | None, files: UncommittedFiles, further_rows: Mapping[int, BitMap] | None = None
+    snapshot: Snapshot, slices: Slices | None, files: UncommittedFiles, further_rows: Mapping[int, BitMap] | None = None
 ) -> Removal:
     """Find the rows of the slices, and write deletion files for the fragments that lose only some of their rows.
 
     Args:
-        source: The version.
+        snapshot: The version.
         slices: The slices whose rows are removed; None to remove only `further_rows`.
         files: Collects the files that are written.
         further_rows: Further rows to remove: offsets of live rows, by fragment id.
@@ -38,31 +38,31 @@ def remove_slices(
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
-    return remove_rows(source, _merge_further_rows(source, slices, dict(further_rows or {})), files)
+    return remove_rows(snapshot, _merge_further_rows(snapshot, slices, dict(further_rows or {})), files)
 
 
 def _merge_further_rows(
-    source: Snapshot, slices: Slices | None, further_rows: dict[int, BitMap]
+    snapshot: Snapshot, slices: Slices | None, further_rows: dict[int, BitMap]
 ) -> Iterator[tuple[Fragment, BitMap]]:
-    for fragment, rows in () if slices is None else rows_in_slices(source, slices):
+    for fragment, rows in () if slices is None else rows_in_slices(snapshot, slices):
         yield fragment, rows | further_rows.pop(fragment.id, BitMap())
     for fragment_id, rows in further_rows.items():
-        yield source.manifest.fragments[source.manifest.fragments.ids.index(fragment_id)], rows
+        yield snapshot.manifest.fragments[snapshot.manifest.fragments.ids.index(fragment_id)], rows
 
 
-def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment, BitMap]]:
+def rows_in_slices(snapshot: Snapshot, slices: Slices) -> Iterator[tuple[Fragment, BitMap]]:
     """Yield the fragments with live rows in the slices, and the offsets of these rows.
 
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
-    columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
+    columns = ScanOptions(schema=snapshot.manifest.schema.project(slices.columns), with_row_address=True)
 
     def plan() -> ScanPlan:
         condition = slices.expression(schema_to_arrow(columns.schema))
-        return ScanPlan.of(source, source.manifest.fragments, columns, condition)
+        return ScanPlan.of(snapshot, snapshot.manifest.fragments, columns, condition)
 
-    yield from find_rows_by_fragment(source, columns, lambda scan: _find_rows_in_slices(scan, slices), plan)
+    yield from find_rows_by_fragment(snapshot, columns, lambda scan: _find_rows_in_slices(scan, slices), plan)
 
 
 def _find_rows_in_slices(scan: FragmentScan, slices: Slices) -> BitMap:

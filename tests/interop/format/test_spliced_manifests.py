@@ -126,6 +126,6 @@ def test_fields_of_newer_writers_stay_in_fragments(tmp_path):
     table = lance_core.dataset(uri)
     table.insert(pa.table({"id": [5]}))
     table.delete("id = 3")
-    kept = [raw.endswith(b"\xfa\x07\x03new") for raw in lance_core.dataset(uri).source.manifest.fragments.raw]
+    kept = [raw.endswith(b"\xfa\x07\x03new") for raw in lance_core.dataset(uri).snapshot.manifest.fragments.raw]
     assert kept == [True, False, False]
     assert lance.dataset(uri).to_table()["id"].to_pylist() == [1, 2, 4, 5]

@@ -157,9 +157,9 @@ def test_merging_segments(tmp_path, stable, merge, kind):
 
 def commit_index(dataset, kind, content):
     """Commit an index on `p` whose content was made by hand, written as it was before there were later versions."""
-    source, key = dataset.source, uuid.uuid4()
+    snapshot, key = dataset.snapshot, uuid.uuid4()
     target = SegmentTarget(
-        store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False
+        store=snapshot.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False
     )
     written = CONTENTS[kind].write(content, target)
     index = IndexMetadata(
@@ -167,13 +167,13 @@ def commit_index(dataset, kind, content):
         name="p_idx",
         fields=(dataset.schema.get_field_index("p"),),
         dataset_version=dataset.version,
-        fragment_bitmap=BitMap(source.manifest.fragments.ids).serialize(),
+        fragment_bitmap=BitMap(snapshot.manifest.fragments.ids).serialize(),
         details_type_url=CONTENTS[kind].type_url,
         index_version=written.index_version,
         files=written.files,
     )
     transaction = Transaction(read_version=dataset.version, operation=CreateIndex(new_indices=(index,)))
-    commit(source.store, transaction, base=source.manifest)
+    commit(snapshot.store, transaction, base=snapshot.manifest)
 
 
 def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):

@@ -105,7 +105,7 @@ def test_a_fragment_that_is_not_committed_is_not_taken_for_one_that_is(tmp_path)
     rows = pa.table({"t": ROWS["t"].slice(0, 30), "p": ["new"] * 30})
     fragment = dataset.get_fragment(0)
     updated, _ = fragment.update_columns(rows, "t", "t")
-    changed = lance_core.LanceFragment(dataset.source, updated.to_record())
+    changed = lance_core.LanceFragment(dataset.snapshot, updated.to_record())
     for text, count in (("p = 'new'", 30), ("p = 'd0'", 20)):
         assert dataset.scanner(filter=text, fragments=[changed]).to_table().num_rows == count
         assert dataset.scanner(filter=text, fragments=[changed]).count_rows() == count

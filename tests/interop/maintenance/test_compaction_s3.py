@@ -123,12 +123,12 @@ def test_the_server_makes_the_file_that_the_process_would_make(s3, counts, seed,
         dataset = fill(table_uri, s3, counts, random.Random(seed).choice([lance, lance_core]))
         if deleted:
             dataset.delete(f"id = {seed % sum(counts)}")
-        client = s3_client(dataset.source.store.options)
+        client = s3_client(dataset.snapshot.store.options)
         client.copies_parts = copies
         compact(dataset)
         client.copies_parts = None
         paths = [file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files]
-        files.append([bytes(dataset.source.store.get(f"data/{path}")) for path in paths])
+        files.append([bytes(dataset.snapshot.store.get(f"data/{path}")) for path in paths])
         tables.append(read(table_uri, s3))
     assert files[0] == files[1]
     assert tables[0].equals(tables[1])
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_copy_parts_gets_a_file_all_the_same(table_uri, s
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(S3Client, "request", once)
             compact(dataset)
-    assert s3_client(dataset.source.store.options).copies_parts is False
+    assert s3_client(dataset.snapshot.store.options).copies_parts is False
     assert len(dataset.get_fragments()) == 1
     assert read(table_uri, s3).equals(expected)
     assert uploads(table_uri, s3) == []

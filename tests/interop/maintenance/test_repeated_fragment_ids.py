@@ -50,8 +50,8 @@ def test_verify_names_it(table):
 def test_verify_names_segments_that_cover_a_fragment_twice(tmp_path):
     table = lance_core.write_dataset({"a": [1, 2, 3]}, tmp_path / "t")
     table.create_scalar_index("a", "BTREE")
-    (index,) = table.source.manifest.indices
-    twice = replace(table.source.manifest, indices=(index, replace(index, uuid=uuid4())))
+    (index,) = table.snapshot.manifest.indices
+    twice = replace(table.snapshot.manifest, indices=(index, replace(index, uuid=uuid4())))
     assert list(manifest_problems(twice)) == ["index 'a_idx' has several segments over fragments [0]"]
-    same = replace(table.source.manifest, indices=(index, index))
+    same = replace(table.snapshot.manifest, indices=(index, index))
     assert next(manifest_problems(same)) == "Duplicate index id"

@@ -413,7 +413,7 @@ def test_a_dropped_column_whose_id_another_gets_at_once_is_acknowledged(follower
 
 
 def test_a_version_that_changes_nothing_and_leaves_a_proof_is_looked_for():
-    base = lance_core.write_dataset(wide_rows(1), "memory://proof").source.manifest
+    base = lance_core.write_dataset(wide_rows(1), "memory://proof").snapshot.manifest
     later = replace(base, version=3)
     assert holds_change(later, replace(base, version=2), base)
     with_proof = replace(base, version=2, config={**base.config, "lance-dagster.idempotency.key": "{}"})

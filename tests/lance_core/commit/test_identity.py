@@ -231,14 +231,14 @@ def test_without_tags_the_manifests_are_compared(uri):
     other = lance.dataset(uri)
     other.insert(OLD)
     for known in (handle, other):
-        manifest = known.source.manifest
+        manifest = known.snapshot.manifest
         known.move_to(replace(manifest, location=replace(manifest.location, e_tag=None)))
         known.insert(OLD)
     assert lance.dataset(uri).count_rows() == 12
 
 
 def test_without_a_transaction_file_the_transactions_are_compared(uri):
-    manifest = replace(make(uri, OLD).source.manifest, transaction_file="")
+    manifest = replace(make(uri, OLD).snapshot.manifest, transaction_file="")
     others = [replace(manifest, transaction_bytes=made_by) for made_by in (b"one", b"other", None)]
     assert len({identity_of(other) for other in (manifest, *others)}) == 4
 

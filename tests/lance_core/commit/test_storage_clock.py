@@ -42,7 +42,7 @@ def clean_up(table):
 def test_versions_of_the_last_minute_stay(table, set_ahead, minutes):
     set_ahead(timedelta(minutes=minutes))
     assert clean_up(table) == [1, 2, 3, 4]
-    assert list(table.source.store.list("_refs/claims/")) == []
+    assert list(table.snapshot.store.list("_refs/claims/")) == []
 
 
 def test_older_versions_go(table, set_ahead, monkeypatch):

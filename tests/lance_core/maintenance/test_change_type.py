@@ -38,8 +38,8 @@ def test_an_index_is_rebuilt_with_its_parameters(table, kind, parameters):
     table.create_scalar_index("id", kind, **parameters)
 
     def facts():
-        (before,) = table.source.manifest.indices
-        content = table.source.indices.try_read(before, table.schema.field("id").type)
+        (before,) = table.snapshot.manifest.indices
+        content = table.snapshot.indices.try_read(before, table.schema.field("id").type)
         return before.name, before.kind, content.parameters()
 
     before = facts()

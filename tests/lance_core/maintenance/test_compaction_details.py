@@ -66,11 +66,11 @@ def test_partitions_of_full_fragments_at_the_ends_are_not_read(tmp_path, monkeyp
 
     monkeypatch.setattr(facts_module, "read_fragment", noting)
     options = {"partition_by": ["day"], "target_rows_per_fragment": 10}
-    tasks = plan_of(dataset.source, options).tasks
+    tasks = plan_of(dataset.snapshot, options).tasks
     assert [task.fragment_ids for task in tasks] == [[3, 4]], "a full fragment separates those before and after it"
     assert sorted(read) == [1, 2, 3, 4]
     read.clear()
-    assert not plan_of(dataset.source, options | {"target_rows_per_fragment": 2}).tasks
+    assert not plan_of(dataset.snapshot, options | {"target_rows_per_fragment": 2}).tasks
     assert not read
 
 

@@ -188,7 +188,7 @@ def test_numbers_that_stand_for_nothing():
 def test_manifests_that_miscount(tmp_path):
     table = pa.table({"k": range(10), "d": ["x"] * 10})
     dataset = lance_core.write_dataset(table, tmp_path, enable_stable_row_ids=True)
-    manifest = dataset.source.manifest
+    manifest = dataset.snapshot.manifest
     (fragment,) = manifest.fragments
     (file,) = fragment.files
     few_columns = replace(fragment, files=(replace(file, column_indices=(0,)),))

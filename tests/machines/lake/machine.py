@@ -257,7 +257,7 @@ class Machine(References):
         opened = self.open("ours", table, branch)
         keys = [
             f"data/{file.path}"
-            for fragment in opened.source.manifest.fragments
+            for fragment in opened.snapshot.manifest.fragments
             for file in fragment.files
             if file.base_id is None
         ]
@@ -265,7 +265,7 @@ class Machine(References):
             return
         key, tears = self.random.choice(keys), self.random.random() < 0.5
         self.log(f"{key} of {table.name}@{branch or 'main'} is {'torn' if tears else 'missing'} for a while")
-        store = opened.source.store
+        store = opened.snapshot.store
         data = bytes(store.get(key))
         store.delete(key)
         if tears:
@@ -288,7 +288,7 @@ class Machine(References):
             return self.write()
         version = self.random.choice(sorted(old))
         opened = self.open("ours", table, branch)
-        store = opened.source.store
+        store = opened.snapshot.store
         location = load_manifest(store, version).location
         assert location is not None
         self.log(f"the manifest of {table.name}@{branch or 'main'}:{version} is torn")

@@ -87,7 +87,7 @@ class _ColumnsChange(Change):
     @classmethod
     def of(cls, columns: PendingColumns, properties: Mapping[str, str], replaces: tuple[int, ...] = ()) -> Self:
         """The change that adds the files of columns to their version."""
-        base = columns.source.manifest
+        base = columns.snapshot.manifest
         return cls(
             transaction=Transaction(
                 read_version=base.version, operation=_build_operation(columns), properties=properties
@@ -117,7 +117,7 @@ def _fit_again(before: Change, latest: Manifest, conflict: LanceError, *, is_exc
 
 def _build_operation(pending: PendingColumns) -> Operation:
     """The operation that adds the files to the version: a Merge if the version lacks a column, else an Update."""
-    manifest = pending.source.manifest
+    manifest = pending.snapshot.manifest
     changed: dict[int, Fragment] = {}
     for part in pending.written:
         fragment = manifest.fragments.by_id(part.fragment_id)
@@ -139,12 +139,12 @@ def _build_operation(pending: PendingColumns) -> Operation:
 
 
 def commit_columns(
-    source: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: Commit
+    snapshot: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: Commit
 ) -> tuple[Manifest, ColumnsResult]:
     """Commit files with columns, with the arguments of `LanceDataset.commit_columns`.
 
     Args:
-        source: The plan's version.
+        snapshot: The plan's version.
         plan: The plan.
         written: The result of each task.
         how: The arguments of the commit.
@@ -156,14 +156,15 @@ def commit_columns(
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
     files = _check_files(plan, written)
-    check_identity_string(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
-    begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
-    written_places = [source.data_file(part.file) for part in files]
+    # Fragments of another table have the same ids.
+    check_identity_string(snapshot.store, snapshot.manifest, plan.identity)
+    begin = PendingColumns(snapshot=snapshot, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
+    written_places = [snapshot.data_file(part.file) for part in files]
     if not files and not plan.added:
-        return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
+        return snapshot.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
     attempt = how.write_attempt
     outcome = commit_change(
-        source.store,
+        snapshot.store,
         _ColumnsChange.of(begin, {**how.texts, **how.identity}),
         options=replace(how, checked_through=plan.version),
         next_change=partial(_fit_again, is_exclusive=attempt is not None and attempt.conflict_policy == "exclusive"),
@@ -177,7 +178,7 @@ def commit_columns(
         adopted = {*paths, *map(data_key, paths)}  # a base need not have a folder of data files
         remove_files([place for place in (*written_places, *committed.rewritten) if place[1] not in adopted])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
-    used = {source.data_file(part.file)[1] for part in committed.written}
+    used = {snapshot.data_file(part.file)[1] for part in committed.written}
     remove_files([place for place in (*written_places, *committed.rewritten) if place[1] not in used])
     rewritten = {key for _, key in committed.rewritten}
     return done.manifest, ColumnsResult(
@@ -190,7 +191,7 @@ def commit_columns(
         columns_added=tuple(field.name for field in committed.lacking),
         bytes_written=sum(part.file.file_size_bytes or 0 for part in committed.written),
         files=len(committed.written),
-        files_rewritten=sum(source.data_file(part.file)[1] in rewritten for part in committed.written),
+        files_rewritten=sum(snapshot.data_file(part.file)[1] in rewritten for part in committed.written),
     )
 
 
@@ -206,20 +207,20 @@ def _check_files(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> 
     return files
 
 
-def _check_no_replacement(source: Snapshot, base: Snapshot) -> None:
+def _check_no_replacement(snapshot: Snapshot, base: Snapshot) -> None:
     """Reject the search for moved rows by key if a partition was replaced: its new rows may have the same keys."""
-    for version in range(source.manifest.version + 1, base.manifest.version + 1):
+    for version in range(snapshot.manifest.version + 1, base.manifest.version + 1):
         transaction = find_transaction(base.store, version)
         if transaction is None or SLICES_KEY in transaction.properties:
             raise IncompatibleConflictError(
-                f"Incompatible transaction: {base.store.root}: rows moved since version {source.manifest.version}, and "
-                f"version {version} replaced a partition, whose new rows may have the keys of the old ones: open the "
-                "table again, and write the columns again"
+                f"Incompatible transaction: {base.store.root}: rows moved since version {snapshot.manifest.version}, "
+                f"and version {version} replaced a partition, whose new rows may have the keys of the old ones: open "
+                "the table again, and write the columns again"
             )
 
 
 def write_matched_columns(
-    source: Snapshot,
+    snapshot: Snapshot,
     data: ReaderLike,
     on: str | Sequence[str],
     *,
@@ -241,13 +242,13 @@ def write_matched_columns(
 
     def attempt(base: Snapshot) -> tuple[Manifest, ColumnsResult]:
         plan = plan_columns(base, values.schema, where, missing, allow_external=allow_external)
-        if base is not source:
-            _check_no_replacement(source, base)
-        if base is not source and missing != "keep":
+        if base is not snapshot:
+            _check_no_replacement(snapshot, base)
+        if base is not snapshot and missing != "keep":
             # What the data lacks is set to null, or is an error: of rows of the version that the caller saw, no others.
-            seen = plan_columns(source, values.schema, where, missing, allow_external=allow_external).tasks
+            seen = plan_columns(snapshot, values.schema, where, missing, allow_external=allow_external).tasks
             whole = plan_columns(base, values.schema, None, missing, allow_external=allow_external).tasks
-            plan = replace(plan, tasks=same_scope(source, seen, base, whole, keys))
+            plan = replace(plan, tasks=same_scope(snapshot, seen, base, whole, keys))
         matches = matched_rows(base, plan.tasks, table, keys)
         written: list[WrittenColumns] = []
         try:
@@ -268,6 +269,6 @@ def write_matched_columns(
             raise
 
     # Addresses, and ids that are addresses, name rows of this version alone.
-    if keys[:1] == [ROW_ADDRESS] or (keys[:1] == [ROW_ID] and not source.manifest.uses_stable_row_ids):
-        return attempt(source)
-    return retry_on_latest(source, attempt)
+    if keys[:1] == [ROW_ADDRESS] or (keys[:1] == [ROW_ID] and not snapshot.manifest.uses_stable_row_ids):
+        return attempt(snapshot)
+    return retry_on_latest(snapshot, attempt)

@@ -28,12 +28,12 @@ _SHOWN = 5
 
 
 def matched_rows(
-    source: Snapshot, tasks: Sequence[ColumnTask], data: pa.Table, on: Sequence[str]
+    snapshot: Snapshot, tasks: Sequence[ColumnTask], data: pa.Table, on: Sequence[str]
 ) -> dict[int, tuple[pa.Array, pa.Array]]:
     """For each fragment, the addresses of the rows to set, and the numbers of the rows of the data with their values.
 
     Args:
-        source: The version.
+        snapshot: The version.
         tasks: The fragments, and the rows of the scope.
         data: The data.
         on: The columns of the key; `_rowid` or `_rowaddr` alone.
@@ -42,34 +42,34 @@ def matched_rows(
         SchemaError: The key is not in the data or the table, or has another type.
         InvalidInputError: A key is null or occurs twice in the data, occurs twice in the scope, or is not in the scope.
     """
-    keys = _fit_keys(source.manifest.schema, data, on)
+    keys = _fit_keys(snapshot.manifest.schema, data, on)
     index = KeyIndex(keys, list(on))
     _check_data(index, keys)
 
     def look(task: ColumnTask) -> _Found:
-        fragment = source.manifest.fragments.by_id(task.fragment_id)
-        return _look_up(source, fragment, BitMap.deserialize(task.scope), index, on)
+        fragment = snapshot.manifest.fragments.by_id(task.fragment_id)
+        return _look_up(snapshot, fragment, BitMap.deserialize(task.scope), index, on)
 
     matches, counts = {}, np.zeros(len(index.counts), np.int64)
-    with ThreadPool(parallel_fragments(source.store)) as pool:
+    with ThreadPool(parallel_fragments(snapshot.store)) as pool:
         for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
             counts += np.bincount(codes, minlength=len(counts))
             if len(codes):
                 addresses = pa.array(make_row_addresses(task.fragment_id, offsets), pa.uint64())
                 matches[task.fragment_id] = (addresses, pa.array(index.first[codes]))
-    _check_table(source, index, keys, counts)
+    _check_table(snapshot, index, keys, counts)
     return matches
 
 
 def same_scope(
-    source: Snapshot, tasks: Sequence[ColumnTask], latest: Snapshot, whole: Sequence[ColumnTask], on: Sequence[str]
+    snapshot: Snapshot, tasks: Sequence[ColumnTask], latest: Snapshot, whole: Sequence[ColumnTask], on: Sequence[str]
 ) -> tuple[ColumnTask, ...]:
     """The tasks of a later version for the rows of the scope of an earlier one, which are found by their key.
 
     Rows that others inserted since then, and rows that they moved into the condition of a scope, are not among them.
 
     Args:
-        source: The earlier version.
+        snapshot: The earlier version.
         tasks: Its fragments, and the rows of the scope.
         latest: The later version.
         whole: Tasks for all rows of the later version.
@@ -80,7 +80,7 @@ def same_scope(
     """
     if not tasks:
         return ()
-    keys = pa.concat_tables(_read_keys(source, task, on) for task in tasks)
+    keys = pa.concat_tables(_read_keys(snapshot, task, on) for task in tasks)
     index = KeyIndex(keys, list(on))
     later_tasks, counts = [], np.zeros(len(index.counts), np.int64)
     for task in whole:
@@ -91,22 +91,23 @@ def same_scope(
             later_tasks.append(replace(task, num_rows=len(offsets), scope=bitmap_of(offsets).serialize()))
     if (index.codes < 0).any() or (index.counts > 1).any() or (counts > 1).any():
         raise IncompatibleConflictError(
-            f"Incompatible transaction: {source.store.root}: rows moved since version {source.manifest.version}, and "
-            f"the key {list(on)} is null or not unique, so that the rows of that version are not known any more: open "
-            "the table again, and write the columns again"
+            f"Incompatible transaction: {snapshot.store.root}: rows moved since version {snapshot.manifest.version}, "
+            f"and the key {list(on)} is null or not unique, so that the rows of that version are not known any more: "
+            "open the table again, and write the columns again"
         )
     return tuple(later_tasks)
 
 
-def _read_keys(source: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
+def _read_keys(snapshot: Snapshot, task: ColumnTask, on: Sequence[str]) -> pa.Table:
     """The keys of the rows of a task."""
-    fragment, scope = source.manifest.fragments.by_id(task.fragment_id), BitMap.deserialize(task.scope)
+    fragment, scope = snapshot.manifest.fragments.by_id(task.fragment_id), BitMap.deserialize(task.scope)
     ids = decode_row_ids_of(fragment) if on[0] == ROW_ID else None
     if ids is not None:
         return pa.table({ROW_ID: ids[offsets_of(scope)]})
-    schema = schema_to_arrow(source.manifest.schema.project(list(on)))
-    part = scope if len(scope) < count_live(source, fragment) else None
-    return pa.Table.from_batches([batch for batch, _ in live_rows(source, fragment, on, part)], schema).select(list(on))
+    schema = schema_to_arrow(snapshot.manifest.schema.project(list(on)))
+    part = scope if len(scope) < count_live(snapshot, fragment) else None
+    batches = [batch for batch, _ in live_rows(snapshot, fragment, on, part)]
+    return pa.Table.from_batches(batches, schema).select(list(on))
 
 
 def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
@@ -139,7 +140,7 @@ def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
     return pa.table(columns, names=kinds.names).select(list(on))
 
 
-def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
+def _look_up(snapshot: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
     """The offsets of the rows of the scope whose key is in the data, and the code of the key of each."""
     if on[0] in (ROW_ID, ROW_ADDRESS):
         offsets = offsets_of(scope)
@@ -148,7 +149,8 @@ def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyInde
         rows, codes = index.look_up(pa.table({on[0]: names}))
         return offsets[rows], codes
     parts: list[_Found] = []
-    for batch, places in live_rows(source, fragment, on, scope if len(scope) < count_live(source, fragment) else None):
+    part = scope if len(scope) < count_live(snapshot, fragment) else None
+    for batch, places in live_rows(snapshot, fragment, on, part):
         where = np.arange(places.start, places.stop) if isinstance(places, range) else places
         rows, codes = index.look_up(pa.Table.from_batches([batch]))
         parts.append((where[rows], codes))
@@ -166,8 +168,8 @@ def _check_data(index: KeyIndex, keys: pa.Table) -> None:
         raise InvalidInputError(f"{len(twice)} keys occur twice in the data, such as {_show(index, keys, twice)}")
 
 
-def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.NDArray[np.int64]) -> None:
-    where = f"version {source.manifest.version} of {source.store.root}"
+def _check_table(snapshot: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.NDArray[np.int64]) -> None:
+    where = f"version {snapshot.manifest.version} of {snapshot.store.root}"
     twice, lacking = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
     if len(twice):
         raise InvalidInputError(

@@ -45,14 +45,14 @@ class PendingColumns:
     """Columns that are to be committed on top of a version.
 
     Attributes:
-        source: The version.
+        snapshot: The version.
         columns: The columns, with the ids that they have in the version, or would get.
         added: Names of the columns that the plan added.
         written: The files of the columns, for fragments of the version.
         rewritten: Files that were written after conflicts, each with its store.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     columns: Schema
     added: frozenset[str]
     written: tuple[WrittenColumns, ...]
@@ -61,7 +61,7 @@ class PendingColumns:
     @property
     def lacking(self) -> tuple[Field, ...]:
         """The columns that the version lacks."""
-        field_by_id = self.source.manifest.schema.by_id()
+        field_by_id = self.snapshot.manifest.schema.by_id()
         return tuple(field for field in self.columns.fields if field.id not in field_by_id)
 
 
@@ -91,7 +91,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         HistoryGapError: A version in between was cleaned up.
         RetryableConflictError: Rows without stable row ids were moved by something else than a compaction.
     """
-    before = pending.source
+    before = pending.snapshot
     after = before.at(latest)
     _check_others(pending, latest)
     columns = _find_columns(pending, latest)
@@ -113,7 +113,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
             )
     mine = tuple(after.data_file(piece.file) for piece in again)
     return PendingColumns(
-        source=after,
+        snapshot=after,
         columns=columns,
         added=pending.added,
         written=(*written, *again),
@@ -126,7 +126,7 @@ def _check_others(pending: PendingColumns, latest: Manifest) -> None:
 
     The next column may have the id of a dropped one.
     """
-    before = pending.source
+    before = pending.snapshot
     known_ids = before.manifest.schema.by_id().keys()
     columns = [column for column in pending.columns.fields if column.name not in pending.added]
     fields = [field for column in columns for field, _ in column.walk() if field.id in known_ids]
@@ -155,7 +155,7 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
     Raises:
         IncompatibleConflictError: A column was dropped, or has another type.
     """
-    before, now = pending.source.manifest.schema.by_id(), latest.schema.by_id()
+    before, now = pending.snapshot.manifest.schema.by_id(), latest.schema.by_id()
     by_name = {field.name: field for field in latest.schema.fields}
     fields = []
     for field in pending.columns.fields:
@@ -175,8 +175,8 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
 
 def _incompatible(pending: PendingColumns, field: Field, what: str, version: int) -> IncompatibleConflictError:
     return IncompatibleConflictError(
-        f"Incompatible transaction: {pending.source.store.root}: column {field.name!r} {what}, in version {version}; "
-        f"it was written for version {pending.source.manifest.version}"
+        f"Incompatible transaction: {pending.snapshot.store.root}: column {field.name!r} {what}, in version {version}; "
+        f"it was written for version {pending.snapshot.manifest.version}"
     )
 
 
@@ -192,7 +192,7 @@ def _sort_out(
     parts: dict[int, list[_Part]] = defaultdict(list)
     lost: list[tuple[WrittenColumns, _Offsets]] = []
     for piece in pending.written:
-        old = pending.source.manifest.fragments.by_id(piece.fragment_id)
+        old = pending.snapshot.manifest.fragments.by_id(piece.fragment_id)
         new = after.manifest.fragments.get(piece.fragment_id)
         rows = piece.offsets
         deleted = rows if new is None else _find_deleted(old, after, new) & rows
@@ -217,7 +217,7 @@ def _follow_rows(
     pending: PendingColumns, after: Snapshot, lost: Sequence[tuple[WrittenColumns, _Offsets]]
 ) -> Iterator[tuple[int, _Part]]:
     """Yield the new places of moved rows, by fragment; deleted rows are left out."""
-    before = pending.source
+    before = pending.snapshot
     ids = stable_ids
     if not after.manifest.uses_stable_row_ids:
         moves = RowMoves(before, (piece.fragment_id for piece, _ in lost))
@@ -246,10 +246,10 @@ def _read_values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part
     """The rows of one fragment that are set, ascending, and their values from the files that were written."""
     tables = []
     for part in parts:
-        old = pending.source.manifest.fragments.by_id(part.written.fragment_id)
-        file = Fragment(id=old.id, files=(part.written.file,), physical_rows=count_file_rows(pending.source, old))
+        old = pending.snapshot.manifest.fragments.by_id(part.written.fragment_id)
+        file = Fragment(id=old.id, files=(part.written.file,), physical_rows=count_file_rows(pending.snapshot, old))
         order = np.argsort(part.rows, kind="stable")
-        batches = read_fragment(pending.source, file, pending.columns, part.rows[order])
+        batches = read_fragment(pending.snapshot, file, pending.columns, part.rows[order])
         table = pa.Table.from_batches(batches, schema=schema_to_arrow(pending.columns))
         tables.append(table.take(pa.array(np.argsort(order, kind="stable"))))
     values = pa.concat_tables(tables).rename_columns(columns.names)

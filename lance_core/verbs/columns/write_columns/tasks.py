@@ -126,15 +126,15 @@ class ColumnTask:
             [10, None, 30]
         """
         same = dataset.version == self.version
-        source = dataset.source if same else dataset.checkout_version(self.version).source
-        return self.write_table(source, as_table(values, schema))
+        snapshot = dataset.snapshot if same else dataset.checkout_version(self.version).snapshot
+        return self.write_table(snapshot, as_table(values, schema))
 
-    def write_table(self, source: Snapshot, table: pa.Table) -> WrittenColumns | None:
+    def write_table(self, snapshot: Snapshot, table: pa.Table) -> WrittenColumns | None:
         """Write the values of a table to the file of the fragment, at the plan's version."""
-        fragment = source.manifest.fragments.get(self.fragment_id)
+        fragment = snapshot.manifest.fragments.get(self.fragment_id)
         if fragment is None:
             raise InvalidInputError(
-                f"version {self.version} of {source.store.root} has no fragment {self.fragment_id}: the task is of "
+                f"version {self.version} of {snapshot.store.root} has no fragment {self.fragment_id}: the task is of "
                 "another table"
             )
         columns = schema_from_bytes(self.columns)
@@ -152,8 +152,8 @@ class ColumnTask:
         _check_nulls(columns, nulls)
         values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
         check_external(values, columns, self.external_places)
-        with collecting_files(source) as files:
-            file = write_values(source, fragment, columns, offsets, values, nulls, files)
+        with collecting_files(snapshot) as files:
+            file = write_values(snapshot, fragment, columns, offsets, values, nulls, files)
         rows = (value_rows | nulls).serialize()
         return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, nulled=nulls.serialize())
 
@@ -222,7 +222,7 @@ class ColumnPlan:
 
 
 def plan_columns(
-    source: Snapshot,
+    snapshot: Snapshot,
     schema: pa.Schema,
     where: str | pc.Expression | None,
     missing: Missing,
@@ -237,12 +237,12 @@ def plan_columns(
     """
     if missing not in get_args(Missing):
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
-    columns, added = _resolve_columns(source.manifest, schema)
+    columns, added = _resolve_columns(snapshot.manifest, schema)
     serialized = schema_to_bytes(columns)
-    places = ("",) if allow_external else external_prefixes(source.manifest.base_paths)
+    places = ("",) if allow_external else external_prefixes(snapshot.manifest.base_paths)
     tasks = tuple(
         ColumnTask(
-            version=source.manifest.version,
+            version=snapshot.manifest.version,
             fragment_id=fragment.id,
             num_rows=len(rows),
             scope=rows.serialize(),
@@ -250,14 +250,14 @@ def plan_columns(
             columns=serialized,
             external_places=places,
         )
-        for fragment, rows in _find_scope(source, where)
+        for fragment, rows in _find_scope(snapshot, where)
     )
     return ColumnPlan(
-        version=source.manifest.version,
+        version=snapshot.manifest.version,
         columns=serialized,
         added=added,
         tasks=tasks,
-        identity=identity_of(source.manifest),
+        identity=identity_of(snapshot.manifest),
     )
 
 
@@ -285,11 +285,11 @@ def _check_names(schema: pa.Schema) -> None:
             raise SchemaError(f"column name {name!r} occurs twice")
 
 
-def _find_scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
+def _find_scope(snapshot: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
     """The live rows of the scope, by fragment."""
-    described = described_columns(source.manifest)
-    condition = None if where is None else to_condition(where, described or source.manifest.schema)
-    return each_matching(source, condition, described)
+    described = described_columns(snapshot.manifest)
+    condition = None if where is None else to_condition(where, described or snapshot.manifest.schema)
+    return each_matching(snapshot, condition, described)
 
 
 def _check_nulls(columns: Schema, nulls: BitMap) -> None:
@@ -306,7 +306,7 @@ def _is_stored(fragment: Fragment, field_id: int) -> bool:
 
 
 def write_values(
-    source: Snapshot,
+    snapshot: Snapshot,
     fragment: Fragment,
     columns: Schema,
     offsets: _Offsets,
@@ -317,7 +317,7 @@ def write_values(
     """Write a file of columns for all rows of a fragment.
 
     Args:
-        source: The version.
+        snapshot: The version.
         fragment: The fragment.
         columns: The columns with field ids.
         offsets: The rows that get new values, ascending.
@@ -325,23 +325,23 @@ def write_values(
         nulls: The rows that become null.
         files: Takes note of the file.
     """
-    num_rows, deletions = count_file_rows(source, fragment), source.deletions(fragment)
+    num_rows, deletions = count_file_rows(snapshot, fragment), snapshot.deletions(fragment)
     dead = offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
     keeps = len(offsets) + len(nulls) < num_rows - len(dead) and any(
         _is_stored(fragment, f.id) for f, _ in columns.walk()
     )
     keeps = keeps or any(not field.nullable for field in columns.fields)
-    windows = _read_old(source, fragment, columns, num_rows, keeps=keeps)
+    windows = _read_old(snapshot, fragment, columns, num_rows, keeps=keeps)
     tables = _merge_values(windows, offsets, values, offsets_of(nulls), dead)
-    return write_column_file(source, fragment, columns, tables, files)
+    return write_column_file(snapshot, fragment, columns, tables, files)
 
 
 def _read_old(
-    source: Snapshot, fragment: Fragment, columns: Schema, num_rows: int, *, keeps: bool
+    snapshot: Snapshot, fragment: Fragment, columns: Schema, num_rows: int, *, keeps: bool
 ) -> Iterator[pa.RecordBatch | int]:
     """Yield the old values of all rows in windows; if no value is kept, only the number of rows of each window."""
     if keeps:
-        yield from read_fragment(source, fragment, columns, range(num_rows), batch_rows=LOCKSTEP_ROWS)
+        yield from read_fragment(snapshot, fragment, columns, range(num_rows), batch_rows=LOCKSTEP_ROWS)
         return
     yield from (min(LOCKSTEP_ROWS, num_rows - start) for start in range(0, num_rows, LOCKSTEP_ROWS))
 

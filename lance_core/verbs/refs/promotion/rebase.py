@@ -91,15 +91,15 @@ def rebase_by_commits(
     for version, other in commits.items():
         followed.follow(version, other)
     fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
-    source = branch.parent.at(latest)
+    snapshot = branch.parent.at(latest)
     fragments = ((latest.fragments.get(i), offsets) for i, offsets in sorted(followed.rows.items()))
     rows = [(fragment, offsets) for fragment, offsets in fragments if fragment is not None]
-    deleted = [fragment.id for fragment, offsets in rows if source.deleted_rows(fragment) & offsets]
+    deleted = [fragment.id for fragment, offsets in rows if snapshot.deleted_rows(fragment) & offsets]
     if deleted:
         raise RetryableConflictError(f"rows of fragments {deleted[:_SHOWN]}, which the branch removed, were deleted")
     if operation.inserted_rows is not None and not followed.compares_lists_of_keys(commits.values()):
-        check_new_keys(branch, changes, operation.inserted_rows, NewRows.of(branch, source, followed.rows))
-    removal = remove_rows(source, rows, files)
+        check_new_keys(branch, changes, operation.inserted_rows, NewRows.of(branch, snapshot, followed.rows))
+    removal = remove_rows(snapshot, rows, files)
     updated = {fragment.id: fragment for fragment in removal.updated_fragments}
     for number in sorted(fitted.files.keys() - set(removal.removed_fragment_ids)):
         fragment = updated.get(number, latest.fragments.get(number))
@@ -310,10 +310,10 @@ def _locate_fields(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int,
     }
 
 
-def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
+def _follow(snapshot: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     try:
-        live = [live_offsets(source, fragment) for fragment in group.old_fragments]
+        live = [live_offsets(snapshot, fragment) for fragment in group.old_fragments]
     except ObjectNotFoundError as error:  # removed by the cleanup of another library
         raise RetryableConflictError(f"which rows version {version} moved is not known: {error}") from error
     removed_rows = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
@@ -338,12 +338,12 @@ class NewRows:
     """Live rows of the latest version in fragments that the fork version lacks, without those that the branch replaces.
 
     Attributes:
-        source: The latest version.
+        snapshot: The latest version.
         fragments: The fragments.
         removed_rows: The rows that the branch replaces.
     """
 
-    source: Snapshot
+    snapshot: Snapshot
     fragments: Sequence[Fragment]
     removed_rows: RowsByFragment
 
@@ -352,7 +352,7 @@ class NewRows:
         """The new rows of the parent's latest version."""
         old = {fragment.id for fragment in branch.parent.manifest.fragments}
         fragments = [fragment for fragment in latest.manifest.fragments if fragment.id not in old]
-        return cls(source=latest, fragments=fragments, removed_rows=removed_rows)
+        return cls(snapshot=latest, fragments=fragments, removed_rows=removed_rows)
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the rows, with some of their columns."""
@@ -360,7 +360,7 @@ class NewRows:
             hidden = self.removed_rows.get(fragment.id, BitMap())
             if len(hidden) == fragment.num_rows:
                 continue
-            for batch, offsets in live_rows(self.source, fragment, names):
+            for batch, offsets in live_rows(self.snapshot, fragment, names):
                 left = ~np.isin(np.asarray(offsets), offsets_of(hidden))
                 yield batch if left.all() else batch.filter(pa.array(left))
 
@@ -381,16 +381,16 @@ def check_new_keys(branch: Branch, changes: BranchChanges, inserted: KeyExistenc
     """
     if inserted.is_empty or not new.fragments:
         return
-    columns = _find_key_columns(new.source, inserted)
+    columns = _find_key_columns(new.snapshot, inserted)
     mine = _hash_rows(inserted) if inserted.key_hashes is not None else _read(branch, changes, inserted)
     for batch in new.batches(columns):
         if np.isin(key_hashes(batch, columns), mine).any():
             raise RetryableConflictError("a key that the branch inserted has been inserted since the fork")
 
 
-def _find_key_columns(source: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
+def _find_key_columns(snapshot: Snapshot, inserted: KeyExistenceFilter) -> list[str]:
     """The columns of the key, if equal keys have equal values there."""
-    by_id = {field.id: field for field in source.manifest.schema.fields}
+    by_id = {field.id: field for field in snapshot.manifest.schema.fields}
     fields = [by_id[number] for number in inserted.field_ids if number in by_id]
     has_collation = any(_COLLATE in field.metadata.get(_SPARK_TYPE, b"") for field in fields)
     if len(fields) < len(inserted.field_ids) or has_collation:

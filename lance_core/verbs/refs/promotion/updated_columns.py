@@ -89,7 +89,7 @@ def fit_updated_columns(
     fragment_files: dict[int, dict[str, DataFile]] = defaultdict(dict)
     for column, written in _group_by_column(fork.manifest.schema, operation, live):
         pending = PendingColumns(
-            source=fork, columns=Schema(fields=(column,)), added=added_names, written=tuple(written)
+            snapshot=fork, columns=Schema(fields=(column,)), added=added_names, written=tuple(written)
         )
         try:
             fitted = rebased_columns(pending, after.manifest)
@@ -106,10 +106,10 @@ def fit_updated_columns(
     return UpdatedColumns(files=by_fragment, rows=_mark_rows(fork, latest, operation, by_fragment))
 
 
-def _add_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
+def _add_columns(snapshot: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
     """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
-    return source.at(replace(manifest, schema=schema))
+    return snapshot.at(replace(manifest, schema=schema))
 
 
 def _group_by_column(

@@ -25,7 +25,7 @@ def test_options_and_lock_reach_the_store(tmp_path, own, given, own_lock, given_
     expected = own if given is None else given
     assert dict(target.options) == dict(target.store.options) == expected
     assert target.options.commit_lock is target.store.options.commit_lock is (given_lock or own_lock)
-    assert (target.store is table.source.store) == (expected == own and given_lock in (None, own_lock))
+    assert (target.store is table.snapshot.store) == (expected == own and given_lock in (None, own_lock))
 
 
 @pytest.mark.parametrize(

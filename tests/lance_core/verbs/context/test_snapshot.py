@@ -55,6 +55,6 @@ def test_the_next_attempt_keeps_the_caches(held):
         if len(begun) == 1:
             raise RetryableConflictError("another writer was first")
 
-    retry_on_latest(held.source, attempt)
+    retry_on_latest(held.snapshot, attempt)
     assert [source.manifest.version for source in begun] == [2, 3]
-    assert begun[1].session is held.source.session
+    assert begun[1].session is held.snapshot.session

@@ -280,7 +280,7 @@ def test_blobs_are_read_file_by_file(tmp_path, joins):
 
 def first_scan(uri):
     scanner = lance_core.dataset(uri).scanner()
-    return fragment_scan.FragmentScan(scanner._source, scanner._source.manifest.fragments[0], scanner._options)
+    return fragment_scan.FragmentScan(scanner._snapshot, scanner._snapshot.manifest.fragments[0], scanner._options)
 
 
 @pytest.mark.parametrize("row_bytes", [0, 8])
