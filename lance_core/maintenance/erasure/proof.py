@@ -52,6 +52,7 @@ from lance_core.table.paths import (
 )
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.expressions.arrow import columns_of, matching
+from lance_core.verbs.refs.clones import is_clone_of
 
 _DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
 _INDEX: Final = re.compile(r"_indices/([0-9a-f-]{36})/.*")
@@ -237,9 +238,12 @@ def _find_elsewhere(root: ObjectStore, condition: ErasureCondition, kind: str, u
     """What is wrong with another dataset that shares files with this one; empty if it holds no rows."""
     try:
         store = open_base(uri, root.root, root.options)
-        if load_latest(store) is None:
+        latest = load_latest(store)
+        forget = f". See that nothing is left there; then clones.release({uri!r}) forgets it"
+        if kind == "clone" and latest is not None and not is_clone_of(latest, root.root):
+            return f"another dataset is there, and whether the clone is elsewhere is not known{forget}"
+        if latest is None:
             message = "no dataset is there: whether its files hold the rows is not known"
-            forget = f". See that nothing is left there; then clones.release({uri!r}) forgets it"
             copy = (
                 ", and nothing removes them. Write the rows that stay to a new table without base paths, drop this "
                 "one, and remove its files there"

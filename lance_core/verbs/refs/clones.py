@@ -148,6 +148,11 @@ def _find_roots(manifest: Manifest) -> set[str]:
     }
 
 
+def is_clone_of(manifest: Manifest, root_uri: str) -> bool:
+    """Whether a version may refer to files of a dataset."""
+    return canonical_uri(root_uri) in _find_roots(manifest)
+
+
 def reject_clones(root: ObjectStore) -> None:
     """Make sure that no shallow clone needs the files of a dataset that is about to be dropped.
 
@@ -164,7 +169,7 @@ def reject_clones(root: ObjectStore) -> None:
     for uri in uris:
         try:
             latest = load_latest(open_store(uri, root.options))
-            is_there = latest is not None and canonical_uri(root.root) in _find_roots(latest)
+            is_there = latest is not None and is_clone_of(latest, root.root)
             reason = "needs its files" if is_there else "is not at its place, and needs its files if it was moved"
         except (LanceError, OSError) as error:
             reason = f"may need its files ({error})"

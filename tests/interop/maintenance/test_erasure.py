@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import secrets
+import shutil
 import time
 import uuid
 import warnings
@@ -278,6 +279,20 @@ def test_a_commit_of_an_erasure_does_not_hold_the_condition(tmp_path, monkeypatc
     assert not report.proven
     assert len(lance_core.dataset(uri).versions()) > 2
     assert {path.split("/")[1] for path, _ in places(uri, crowd[1])} == {"data"}
+
+
+def test_a_further_table_at_the_place_of_a_clone_is_not_erased(tmp_path):
+    uri, copy = str(tmp_path / "t"), str(tmp_path / "clone")
+    lance_core.write_dataset({"id": [1, 2]}, uri).shallow_clone(copy, 1)
+    shutil.rmtree(copy)
+    lance_core.write_dataset({"id": [1, 2]}, copy)
+    lance_core.dataset(uri).insert({"id": [4]})
+    for report in (lance_core.dataset(uri).erase_rows("id = 4", delete_unverified=True) for _ in range(2)):
+        assert [(finding.kind, finding.path) for finding in report.remaining] == [("clone", copy)]
+        assert "another dataset is there" in report.remaining[0].message
+    lance_core.dataset(uri).clones.release(copy)
+    assert lance_core.dataset(uri).erase_rows("id = 4", delete_unverified=True).proven
+    assert lance_core.dataset(copy).count_rows() == 2
 
 
 def test_clones_and_sources_are_named(tmp_path):

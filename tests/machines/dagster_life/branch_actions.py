@@ -3,6 +3,7 @@
 import random
 
 import dagster as dg
+import lance
 
 from tests.machines.dagster_life import judging
 from tests.machines.dagster_life.actions import begin, draw_partitions, draw_script, draw_tags, re_executable
@@ -177,6 +178,29 @@ def audit_fewer(world: World, rng: random.Random) -> str | None:
     return "; ".join(said)
 
 
+def promote_compacted(world: World, rng: random.Random) -> str | None:
+    """A run without rows writes to a branch, another library compacts the branch, and it is promoted."""
+    config = world.config
+    if config.policy not in ("from_tag", "per_run") or config.empty_output != "write":
+        return None
+    if any(actor.at is not None for actor in world.actors.values()):
+        return None
+    tags = {"lance/branch": "feature"} if config.policy == "from_tag" else {}
+    tags |= world.scope(draw_partitions(world, rng))
+    run = world.adopt(world.stage.request(asset_selection=[EVENTS], tags=tags))
+    begun = begin(world, run.run_id, Script(says={"events": {"empty": PARTITIONS}}))
+    said = f"run {run.number} without rows, {run.partitions} on {run.branch}: {begun}"
+    branch = world.open("events", run.branch)
+    if run.state != "succeeded" or branch is None or not is_open(world, run.branch):
+        return said
+    metrics = lance.dataset(branch.root_uri).checkout_version((run.branch, None)).optimize.compact_files()
+    world.model.compacted.add("events")
+    return (
+        f"{said}; pylance compacts {metrics.fragments_removed} fragments of the branch to {metrics.fragments_added}; "
+        f"{judging.promote(world, run.branch, forced=False)}"
+    )
+
+
 def write_again(world: World, rng: random.Random, branch: str) -> str | None:
     """Re-execute a run that wrote to a branch, to its end."""
     runs = [run for run in re_executable(world) if run.branch == branch and "events" in run.steps]
@@ -237,6 +261,7 @@ BRANCH_ACTIONS = {
     promote: 6,
     read_again: 2,
     audit_fewer: 2,
+    promote_compacted: 2,
     discard: 1,
     sensor: 4,
 }
