@@ -5,7 +5,7 @@ import random
 import dagster as dg
 import lance
 
-from tests.machines.dagster_life import judging
+from tests.machines.dagster_life import judging, keeper_actions
 from tests.machines.dagster_life.actions import begin, draw_partitions, draw_script, draw_tags, re_executable
 from tests.machines.dagster_life.project import PARTITIONS
 from tests.machines.dagster_life.stage import Script
@@ -139,7 +139,10 @@ def promote(world: World, rng: random.Random) -> str | None:
 
 
 def read_again(world: World, rng: random.Random) -> str | None:
-    """A run that reads main on its branch fails, a writer whose clock is behind commits to main, the run goes on."""
+    """A run that reads main on its branch fails, a writer whose clock is behind commits to main, the run goes on.
+
+    The version that the run has read may be cleaned up meanwhile.
+    """
     if world.config.policy != "from_tag" or any(actor.at is not None for actor in world.actors.values()):
         return None
     said, runs = [], []
@@ -151,6 +154,13 @@ def read_again(world: World, rng: random.Random) -> str | None:
         said.append(
             f"run {run.number} of {run.steps} {run.partitions} on {run.branch or 'main'}: {begin(world, run_id, script)}"
         )
+    versions = keeper_actions.numbers(world, "events", None)
+    if len(versions) > 2 and world.config.read != "materialized" and rng.random() < 0.5:
+        table = world.open("events")
+        table.tags.create(f"old.{world.model.now}", versions[0])  # so that one older than what the run has read stays
+        table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+        world.model.cleaned.add("events")
+        said.append(f"clean all of events but version {versions[0]}")
     if runs[0] in re_executable(world):
         again = world.adopt(world.stage.re_execute(runs[0].run_id, "ALL_STEPS"))
         said.append(f"re-execute run {runs[0].number}: {begin(world, again.run_id, Script())}")
