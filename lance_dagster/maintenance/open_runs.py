@@ -44,14 +44,14 @@ def open_runs(instance: dg.DagsterInstance, job: dg.JobDefinition, silent_after:
     return [
         OpenRun(
             run_id=record.dagster_run.run_id,
-            tables=_tables_of(record.dagster_run),
+            tables=tables_of_run(record.dagster_run),
             is_silent=is_silent(instance, record, silent_after),
         )
         for record in records
     ]
 
 
-def _tables_of(run: dg.DagsterRun) -> Sequence[str]:
+def tables_of_run(run: dg.DagsterRun) -> Sequence[str]:
     """The tables that the tags or the configuration of a run name; empty if they name none."""
     listed = run.tags.get(TABLES_KEY)
     if listed is not None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,7 +11,7 @@ import dagster as dg
 
 from lance_dagster._context.runs import tick_time
 from lance_dagster.maintenance.job import LAKE_KEY, TABLES_KEY
-from lance_dagster.maintenance.open_runs import open_runs
+from lance_dagster.maintenance.open_runs import open_runs, tables_of_run
 from lance_dagster.maintenance.targets import ORDER_TAG
 
 _DAY_MINUTES = 24 * 60
@@ -33,7 +33,8 @@ def build_maintenance_schedule(
 
     Each tick draws the order in which its run works on the tables, so that runs that end early do not always leave out
     the same tables. With a `jitter`, the maintenance of each table begins at a minute of its own within that time after
-    the cron schedule, the same minute every day, so that not all tables begin at once.
+    the cron schedule, the same minute every day, so that not all tables begin at once. A tick makes up for minutes
+    without one, such as those in which no daemon ran.
 
     Args:
         job: A job of `build_maintenance_job`.
@@ -64,17 +65,16 @@ def build_maintenance_schedule(
 
     def requests(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tick = tick_time(context).astimezone(zone)
-        mine: list[str] = []
-        if jitter is not None:
-            slot = _slot(tick, crons[0])
-            mine = [name for name in names if int(sha256(name.encode()).hexdigest(), 16) % len(crons) == slot]
-            if not mine:
-                yield dg.SkipReason(f"no table is due at {tick:%H:%M}")
-                return
+        due = [] if jitter is None else _list_due(context, job, tick, crons)
+        if jitter is not None and not due:
+            yield dg.SkipReason(f"no table is due at {tick:%H:%M}")
+            return
         # A context that a test builds has no instance, and so no runs.
         running = [] if context.instance_ref is None else open_runs(context.instance, job, silent_after)
-        for run in running:
-            if run.covers(mine) and not run.is_silent:
+        busy = [run for run in running if not run.is_silent]
+        mine = [name for name in due if not any(run.covers([name]) for run in busy)]
+        for run in busy:
+            if not mine and (due or run.covers([])):
                 yield dg.SkipReason(f"run {run.run_id} for the same tables has not ended")
                 return
         tags = {ORDER_TAG: tick.isoformat(), **({TABLES_KEY: json.dumps(mine)} if mine else {})}
@@ -135,7 +135,19 @@ def _spread(cron_schedule: str, jitter: timedelta) -> list[str]:
     return [" ".join([str(minute % 60), str(minute // 60), *fields[2:]]) for minute in minutes]
 
 
-def _slot(tick: datetime, first: str) -> int:
-    """The number of minutes from the first of the spread cron schedules to a tick."""
-    minute, hour = first.split()[:2]
-    return (tick.hour * 60 + tick.minute - int(hour) * 60 - int(minute)) % _DAY_MINUTES
+def _list_due(
+    context: dg.ScheduleEvaluationContext, job: dg.JobDefinition, tick: datetime, crons: list[str]
+) -> list[str]:
+    """The tables whose minute has come since the first of the spread cron schedules, and that no run has had since.
+
+    A minute may have no tick: the clocks went forward, or no daemon ran.
+    """
+    minute, hour = crons[0].split()[:2]
+    slot = (tick.hour * 60 + tick.minute - int(hour) * 60 - int(minute)) % _DAY_MINUTES
+    due = [name for name in tables_of(job) if int(sha256(name.encode()).hexdigest(), 16) % len(crons) <= slot]
+    if context.instance_ref is None:
+        return due
+    begin = tick.astimezone(UTC) - timedelta(minutes=slot)
+    runs = context.instance.get_runs(filters=dg.RunsFilter(job_name=job.name, created_after=begin))
+    requested = [tables_of_run(run) for run in runs]
+    return [name for name in due if not any(not tables or name in tables for tables in requested)]

@@ -439,9 +439,34 @@ class TestSchedule:
         assert len(schedule.cron_schedule) == 10
         assert schedule.cron_schedule[-1] == "4 4 * * *"
         asked = []
-        for minute in range(10):
-            tick = self.evaluate(schedule, datetime(2026, 1, 1, 3, 55, tzinfo=UTC) + timedelta(minutes=minute))
-            asked += [n for r in tick.run_requests for n in r.run_config["ops"]["plan"]["config"]["tables"]]
+        with dg.instance_for_test() as instance:
+            for minute in range(10):
+                when = datetime(2026, 1, 1, 3, 55, tzinfo=UTC) + timedelta(minutes=minute)
+                asked += self.asked(schedule, when, instance)
+        assert sorted(asked) == sorted(names)
+
+    def asked(self, schedule, when, instance):
+        """The tables of a tick, whose run has begun and ended."""
+        tables = []
+        for request in self.evaluate(schedule, when, instance).run_requests:
+            instance.create_run_for_job(
+                schedule.job, run_config=request.run_config, tags=request.tags, status=dg.DagsterRunStatus.SUCCESS
+            )
+            tables += request.run_config["ops"]["plan"]["config"]["tables"]
+        return tables
+
+    @pytest.mark.parametrize("minutes", [(0,), (7, 8, 9), (0, 9), (3, 4, 9)])
+    def test_jitter_makes_up_for_minutes_without_a_tick(self, minutes):
+        """The clocks go forward at the first minute; or no daemon ran."""
+        names = [f"nyc/t{i}" for i in range(20)]
+        zone = {"execution_timezone": "Europe/Berlin"} if minutes == (0,) else {}
+        cron = "45 2 * * *" if zone else "55 3 * * *"
+        schedule = build_maintenance_schedule(self.job(*names), cron, jitter=timedelta(minutes=9), **zone)
+        begin = datetime(2026, 3, 29, 1 if zone else 3, 0 if zone else 55, tzinfo=UTC)
+        with dg.instance_for_test() as instance:
+            asked = [
+                name for minute in minutes for name in self.asked(schedule, begin + timedelta(minutes=minute), instance)
+            ]
         assert sorted(asked) == sorted(names)
 
     def test_a_schedule_that_cannot_be_spread(self):
