@@ -75,7 +75,11 @@ def build_change_type_job(
 
 def _change_type(run: TableRun) -> None:
     from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
+    from lance_dagster.io_manager.column_types import (  # noqa: PLC0415 - heavy imports at first use
+        change_column_type,
+        parse_type,
+        reject_moved_partitions,
+    )
 
     context, config, root = run.context, run.config, run.root
     ref = _find_table_of_run({ref.name: ref for ref in run.refs}, config.table)
@@ -83,16 +87,18 @@ def _change_type(run: TableRun) -> None:
     dataset, branch = root.open(resolved_ref), root.branch_of_job(context)
     if branch is not None:
         dataset = dataset.ensure_branch(branch, renew_promoted=True)
-    before = dataset.version
+    before, kind = dataset.version, parse_type(config.type)
+    for other in (other_ref.resolved(context) for other_ref in run.refs):
+        if other.key == ref.key or root.locate(other).uri == root.locate(resolved_ref).uri:
+            partitions = context.instance.get_materialized_partitions(other.key)
+            reject_moved_partitions(dataset, other, partitions, config.column, kind, allow_loss=config.allow_loss)
     properties = {
         RUN_ID: context.run.run_id,
         ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
         JOB_NAME: context.run.job_name,
         ASSET_KEY: ref.name,
     }
-    change_column_type(
-        dataset, config.column, parse_type(config.type), allow_loss=config.allow_loss, properties=properties
-    )
+    change_column_type(dataset, config.column, kind, allow_loss=config.allow_loss, properties=properties)
     if dataset.version == before:
         context.log.info("%s: column %r is of type %s already", ref.name, config.column, config.type)
         return

@@ -227,15 +227,8 @@ def _observe_lost_change(
 
     changed = last_data_change(dataset)
     if is_change_lost(dataset, start) and changed > max(recorded_versions(instance, ref.key).values(), default=0):
-        entries: dict[str, Any] = {
-            "dagster/uri": dataset.uri,
-            "dagster/row_count": dataset.count_rows(),
-            "lance/version": dataset.version,
-            "lance/identity": dataset.identity,
-            "lance/fragments": len(dataset.fragment_ids()),
-        }
         tags = {_DATA_VERSION_TAG: compute_data_version(dataset, changed, table_id)}
-        yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
+        yield dg.AssetObservation(ref.key, metadata=_table_metadata(dataset, dataset.uri), tags=tags)
 
 
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":

@@ -55,6 +55,7 @@ __all__ = [
     "PROMOTION_RUN_ID",
     "ROOT_RUN_ID",
     "RUN_ID",
+    "SLICES",
     "STEP_KEY",
     "TAKES_BACK",
     "UNDONE_VERSIONS",
@@ -103,6 +104,8 @@ PROMOTED_FROM: Final = "promoted_from"
 PROMOTED_FORK: Final = "promoted_fork"
 PROMOTED_IDENTITY: Final = "promoted_identity"
 PROMOTED_VERSION: Final = "promoted_version"
+SLICES: Final = "lance.slices"
+"""On a commit that replaced the rows of partitions."""
 TAKES_BACK: Final = "lance.takes_back"
 """On a commit that adds no rows except for earlier ones, such as an undo; `LanceDataset.ensure_branch` reads it."""
 

@@ -25,7 +25,6 @@ from lance_dagster.lineage.check_reads import branch_id
 from lance_dagster.lineage.history import read_history
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
-_SLICES: Final = "lance.slices"
 _AHEAD: Final = 8
 
 
@@ -271,7 +270,7 @@ def _sum_up_changed_rows(
         if prop.OUT_OF_PARTITION in commit.properties:
             changed[REST] = commit.version
         changed |= dict.fromkeys(parts, commit.version)
-        if _SLICES in commit.properties:
+        if prop.SLICES in commit.properties:
             replaced |= dict.fromkeys(parts, commit.version)
         elif commit.operation == "Overwrite":
             table_replaced = commit.version

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +22,8 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, find_first_failing, show_value
 from lance_dagster.properties import COLUMN_TYPE
+from lance_dagster.tables.partitions import partition_columns, slices_of
+from lance_dagster.tables.refs import TableRef
 
 if TYPE_CHECKING:
     import lance_core
@@ -122,6 +125,47 @@ def change_column_type(
     said = f"column {column}: {before} -> {kind}"
     change_properties = {COLUMN_TYPE: said, LANCE_COMMIT_MESSAGE_KEY: said}
     change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **change_properties})
+
+
+def reject_moved_partitions(
+    dataset: lance_core.LanceDataset,
+    ref: TableRef,
+    partitions: Collection[str],
+    column: str,
+    kind: pa.DataType,
+    *,
+    allow_loss: bool,
+) -> None:
+    """Make sure that each row stays in its partition when the type of a partition column changes.
+
+    Args:
+        dataset: The table at its latest version.
+        ref: The asset.
+        partitions: The partitions that may have rows.
+        column: The column.
+        kind: The new type.
+        allow_loss: Whether values may change.
+
+    Raises:
+        SchemaError: Rows would be in another partition, or in none; or partitions cannot have a column of this type.
+    """
+    columns = partition_columns((ref.metadata or {}).get("partition_expr"), dataset.schema, ref.key)
+    if column not in columns or not partitions or ref.partitions_def is None:
+        return
+    field, index = dataset.schema.field(column).with_type(kind), columns.index(column)
+    before = slices_of(ref, partitions, dataset.schema)
+    after = slices_of(ref, partitions, dataset.schema.set(dataset.schema.get_field_index(column), field))
+    for batch in dataset.to_batches(columns=columns):
+        rows = pa.Table.from_batches([batch])
+        values = _converted(rows[column], field, allow_loss=allow_loss)
+        changed = rows.set_column(index, field, values).combine_chunks().to_batches()
+        moved = before.assign(batch) != after.assign(changed[0]) if changed else np.zeros(0, bool)
+        for value in map(show_value, values.filter(moved).slice(0, 1)):
+            raise SchemaError(
+                f"column {column!r} of type {rows[column].type} cannot become {kind}: it is a partition column of "
+                f"asset {ref.name}, and a row with {value} would not be in its partition any more. Write a new column, "
+                "and name it in partition_expr"
+            )
 
 
 def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) -> pa.ChunkedArray:

@@ -6,7 +6,7 @@ before anything is written, unless its metadata `lance/shared_table` is True: se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import owner_of, owning_commits, writers_of_rows
-from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of
+from lance_dagster.properties import ASSET_KEY, COLUMNS, SLICES, partition_names, properties_of, split_values
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partitions import partition_columns
 from lance_dagster.tables.settings import OutputSettings, TableSettings
@@ -152,16 +152,26 @@ def check_column_owners(output: TableOutput) -> None:
 
 
 def reject_rows_of_others(output: TableOutput) -> None:
-    """Reject the overwrite of a whole table that other assets write to as well.
+    """Reject the overwrite of rows of other assets, which write to the table as well.
 
     Raises:
-        DagsterInvalidDefinitionError: The asset has no partitions, so that it would delete the other assets' rows, or
-            may.
+        DagsterInvalidDefinitionError: Another asset has rows of the partitions; or the asset has no partitions, so that
+            it would delete the other assets' rows, or may.
     """
-    overwrites = output.keys is None and output.settings.write_mode == "overwrite"
-    if not overwrites or not is_shared(output.metadata, output.label):
+    if output.settings.write_mode != "overwrite" or not is_shared(output.metadata, output.label):
         return
     table, asset = output.existing, output.context.asset_key.to_user_string()
+    if output.keys is not None:
+        other = None if table is None else next(_find_writers_of_partitions(table, asset, {*output.keys}), None)
+        slices = None if table is None or other is None else output.plan_slices(table.schema)
+        if table is not None and slices is not None and table.count_rows(filter=slices.expression(table.schema)):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{output.label}: asset {other} has written to the run's partitions of {output.location.uri} "
+                f"({SHARED_KEY}), and write_mode overwrite replaces all their rows. Set lance/write_mode to append or "
+                "merge, or give each asset partitions of its own, such as multi-partitions with a column that names "
+                f"the asset. If asset {other} was renamed to this one, delete the rows of the partitions first"
+            )
+        return
     other_assets_of_table = {key.to_user_string(): None for key in _defined_for(output)}
     is_known = True
     if table is not None and table.count_rows():
@@ -183,6 +193,19 @@ def reject_rows_of_others(output: TableOutput) -> None:
             "lance/write_mode to append or merge, or delete the rows first: "
             f"lance_core.dataset({output.location.uri!r}).delete('true')"
         )
+
+
+def _find_writers_of_partitions(table: lance_core.LanceDataset, asset: str, keys: set[str]) -> Iterator[str]:
+    """The other assets that have written rows of some partitions since an asset replaced these, newest first."""
+    for _, transaction in table.history(ahead=_AHEAD):
+        properties = properties_of(transaction)
+        writers, written = split_values(properties.get(ASSET_KEY)), {*partition_names(properties)}
+        if COLUMNS in properties or not (written & keys):
+            continue
+        yield from (writer for writer in writers if writer != asset)
+        if keys <= written and transaction is not None and transaction.operation.name == "Overwrite":
+            return
+        keys = keys - written if writers == [asset] and SLICES in properties else keys
 
 
 def _defined_for(output: TableOutput) -> list[dg.AssetKey]:

@@ -186,6 +186,25 @@ class TestRemedy:
         assert properties["dagster.column_type"] == "column small: int32 -> int64"
         write(lake, of_pandas(5, small=2**31), "partition")
 
+    @pytest.mark.parametrize("kind", ["string", "date32"])
+    def test_a_partition_column_whose_rows_would_move(self, lake, kind):
+        days = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-01-03")
+
+        @dg.asset(partitions_def=days, metadata={"partition_expr": "day"})
+        def daily(context) -> pa.Table:
+            return pa.table({"day": [dt.datetime.fromisoformat(key) for key in context.partition_keys]})
+
+        lake.run(daily, span=("2026-01-01", "2026-01-02"))
+        defs = dg.Definitions([daily], jobs=[build_change_type_job([daily])], resources={"io_manager": lake.manager()})
+        config = {"ops": {"lance_change_type_op": {"config": {"table": "daily", "column": "day", "type": kind}}}}
+        result = defs.resolve_job_def("lance_change_type").execute_in_process(
+            run_config={**QUIET, **config}, instance=lake.instance, raise_on_error=False
+        )
+        assert result.success is (kind == "date32")
+        assert lake.table("daily").schema.field("day").type == (pa.date32() if result.success else pa.timestamp("us"))
+        if kind == "string":
+            assert "would not be in its partition any more" in errors(result)
+
     def test_a_partition_column_with_its_zone_map(self, lake):
         asset_of = {"metadata": {"partition_expr": "k"}, "partitions_def": dg.StaticPartitionsDefinition(["1", "2"])}
 

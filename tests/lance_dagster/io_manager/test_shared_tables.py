@@ -188,3 +188,27 @@ def test_an_overwrite_where_the_writers_were_cleaned_up(lake, is_shared, has_gap
     if is_shared:
         assert "which assets wrote the rows of" in errors(result)
     assert lake.rows("s/t") == ([(1,), (2,)] if is_shared else [(1,)])
+
+
+def test_an_overwrite_of_partitions_with_rows_of_another_asset(lake):
+    def make(name, mode):
+        @dg.asset(
+            name=name,
+            partitions_def=PARTS,
+            metadata={**SHARED, "lance/write_mode": mode, "partition_expr": "part"},
+        )
+        def writer(context) -> pa.Table:
+            return pa.table({"who": [name] * len(context.partition_keys), "part": context.partition_keys})
+
+        return writer
+
+    lake.run(make("a", "overwrite"), partition="x")
+    lake.run(make("b", "append"), partition="y")
+    said = errors(lake.run(make("a", "overwrite"), span=("x", "y"), fails=True))
+    assert "asset b has written to the run's partitions" in said
+    lake.run(make("a", "overwrite"), partition="x")
+    assert lake.rows("shared") == [("a", "x"), ("b", "y")]
+    lake.table("shared").delete("part = 'y'")  # as after a renaming
+    for _ in range(2):
+        lake.run(make("a", "overwrite"), partition="y")
+    assert lake.rows("shared") == [("a", "x"), ("a", "y")]
