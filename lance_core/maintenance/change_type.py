@@ -142,6 +142,6 @@ def _build(dataset: Handle, column: str, index: _DroppedIndex, properties: Mappi
         )
 
     def following(snapshot: Snapshot, _: CommitConflictError) -> Snapshot:
-        return snapshot.at(reload_latest(snapshot.store, snapshot.manifest))
+        return snapshot.with_manifest(reload_latest(snapshot.store, snapshot.manifest))
 
     dataset.move_to(retrying(dataset.snapshot, attempt, following))

@@ -204,7 +204,7 @@ def survey_target(
         report = survey(core_policy, partition_columns=columns)
         work = TableWork(report=report, is_asset=target.is_asset, is_defined=target.is_defined)
         if target.is_defined:
-            work = replace(work, owners=[target.ref.name], recorded=recorded_metadata(target.ref.metadata))
+            work = replace(work, owners=[target.ref.name], maintenance_metadata=recorded_metadata(target.ref.metadata))
         elif report.plan.is_due:
             owners, recorded = _owners(dataset)
             if recorded is not None:
@@ -213,7 +213,7 @@ def survey_target(
                 if table_policy is None:
                     return "left alone"
                 report = survey(changed(table_policy, overrides).to_core())
-            work = replace(work, owners=owners, recorded=recorded)
+            work = replace(work, owners=owners, maintenance_metadata=recorded)
         named_assets = _named_by_table(dataset) if report.plan.cleanup_due else ()
         work = replace(work, other_assets=[*target.other_assets, *named_assets])
         report = surveys.drop_idle_cleanup(dataset, report, lambda: versions_in_use(context, root, work))

@@ -24,7 +24,7 @@ class TableWork:
         other_assets: Further known assets that share the table, such as one that owns columns of it.
         is_asset: Whether the job or the code location has an asset for the table, which otherwise is only in a listing.
         is_defined: Whether the owners come from a definition that the run knows, and not from the table's commits.
-        recorded: The metadata `lance/maintenance` of the owner, as JSON; None if it has none.
+        maintenance_metadata: The metadata `lance/maintenance` of the owner, as JSON; None if it has none.
     """
 
     report: MaintenanceReport
@@ -32,7 +32,7 @@ class TableWork:
     other_assets: Sequence[str] = ()
     is_asset: bool = True
     is_defined: bool = True
-    recorded: str | None = None
+    maintenance_metadata: str | None = None
 
     @property
     def asset(self) -> str:
@@ -44,7 +44,8 @@ class TableWork:
         if not self.owners:
             return {}
         owners = self.owners[0] if len(self.owners) == 1 else json.dumps(list(self.owners))
-        return {ASSET_KEY: owners, **({} if self.recorded is None else {MAINTENANCE_METADATA: self.recorded})}
+        metadata = {} if self.maintenance_metadata is None else {MAINTENANCE_METADATA: self.maintenance_metadata}
+        return {ASSET_KEY: owners, **metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def commit_despite_deletions(snapshot: Snapshot, planned: Transaction, base: Man
 
     return retrying(
         following(base, planned.read_version),
-        lambda latest, _: _commit_at(snapshot.at(latest), planned),
+        lambda latest, _: _commit_at(snapshot.with_manifest(latest), planned),
         lambda before, _: following(before, before.version),
         conflict_retries=ATTEMPTS - 1,
         is_retryable=lambda error: error.retryable,

@@ -364,7 +364,7 @@ def _find_renamed(facts: ErasureSurvey, version: SurveyedVersion) -> Iterator[Er
         renamed = [f"{name!r} (now {fields[key].name!r})" for key, name in sorted(names) if fields[key].name != name]
         if not renamed or not any(facts.counts.get((piece.files, names)) for piece in version.pieces):
             continue
-        if facts.condition.count_live(version.snapshot.at(replace(version.manifest, schema=columns))):
+        if facts.condition.count_live(version.snapshot.with_manifest(replace(version.manifest, schema=columns))):
             message = (
                 f"live rows match by columns that have another name in an older version, {', '.join(renamed)}: erase "
                 "by the present names first, or remove that version if these rows are to stay"

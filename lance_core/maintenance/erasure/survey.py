@@ -115,7 +115,7 @@ class ErasureCondition:
 
     def count_live(self, snapshot: Snapshot) -> int:
         """The number of rows of a version that match; no index is used."""
-        unindexed = snapshot.at(replace(snapshot.manifest, indices=()))
+        unindexed = snapshot.with_manifest(replace(snapshot.manifest, indices=()))
         return sum(len(rows) for _, rows in self.find_matching_rows(unindexed))
 
 
@@ -356,10 +356,10 @@ def _count_matches(facts: ErasureSurvey, version: SurveyedVersion) -> None:
     # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
     dictionaries = [] if manifest.data_storage_version == "0.1" else find_dictionary_columns(manifest.schema)
     for names, columns in version.columns.items():
-        new = [piece for piece in version.pieces if (piece.files, names) not in facts.counts]
-        if not new:
+        if not (new := [piece for piece in version.pieces if (piece.files, names) not in facts.counts]):
             continue
-        whole = open_stored_rows(snapshot.at(replace(manifest, schema=columns)), [piece.fragment for piece in new])
+        projected = snapshot.with_manifest(replace(manifest, schema=columns))
+        whole = open_stored_rows(projected, [piece.fragment for piece in new])
         matches = {fragment.id: len(rows) for fragment, rows in facts.condition.find_matching_rows(whole)}
         for piece in new:
             count = matches.get(piece.fragment.id, 0)

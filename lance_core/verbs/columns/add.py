@@ -277,13 +277,10 @@ def _make_parts(
 ) -> Iterator[pa.Table]:
     """Yield a maker's columns for all physical rows of a fragment, in batches."""
     names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
+    columns = snapshot.manifest.schema.project(names)
+    has_ids, has_addresses = ROW_ID in maker.reads, ROW_ADDRESS in maker.reads
     batches = live_batches(
-        snapshot,
-        fragment,
-        snapshot.manifest.schema.project(names),
-        batch_rows=batch_size,
-        with_row_id=ROW_ID in maker.reads,
-        with_row_address=ROW_ADDRESS in maker.reads,
+        snapshot, fragment, columns, batch_rows=batch_size, with_row_id=has_ids, with_row_address=has_addresses
     )
     for index, (rows, mask) in enumerate(batches):
         values = maker.make(rows.select(list(maker.reads)), fragment.id, index) if rows.num_rows else None

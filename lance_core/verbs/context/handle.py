@@ -125,7 +125,7 @@ class Snapshot:
         """The cache of indices."""
         return self.session.indices
 
-    def at(self, manifest: Manifest) -> Snapshot:
+    def with_manifest(self, manifest: Manifest) -> Snapshot:
         """Another version of the same dataset, with the same caches."""
         return Snapshot(self.store, manifest, self.options, self.session)
 
@@ -239,7 +239,7 @@ def retry_on_latest(
     return retrying(
         snapshot,
         lambda base, _: attempt(base),
-        lambda base, _: base.at(reload_latest(base.store, base.manifest)),
+        lambda base, _: base.with_manifest(reload_latest(base.store, base.manifest)),
         conflict_retries=conflict_retries,
         retry_timeout=retry_timeout,
         exhausted=lambda number, error: RetryableConflictError(

@@ -350,7 +350,7 @@ class DatasetDelta:
                 raise
         new = {fragment_name(fragment) for fragment in operation.fragments}
         fragments = [fragment for fragment in after.manifest.fragments if fragment_name(fragment) not in new]
-        return after.at(replace(after.manifest, version=version, fragments=FragmentList.of(fragments)))
+        return after.with_manifest(replace(after.manifest, version=version, fragments=FragmentList.of(fragments)))
 
     def _missing_version(self, version: int) -> VersionNotFoundError:
         """The error for a version that was cleaned up; it names the oldest version since which changes are known."""

@@ -72,9 +72,10 @@ class RowMoves:
             VersionNotFoundError: A version in between was cleaned up.
             UnsupportedError: A version in between updated rows.
         """
+        read = history.committed if history else lambda number: end.with_manifest(load_manifest(end.store, number))
         while self._before is not None and self._before.manifest.version < end.manifest.version:
             number = self._before.manifest.version + 1
-            after = end.at(load_manifest(end.store, number)) if history is None else history.committed(number)
+            after = read(number)
             if history is not None and after.store.root != self._before.store.root:
                 self._before = history.opened(number - 1)  # the branch's own clone of its fork version
             transaction = load_transaction(after.store, after.manifest)

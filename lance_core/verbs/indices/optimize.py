@@ -317,12 +317,8 @@ class _Optimizer:
         snapshot = self.files.snapshot
         places = {f.files[0].path: f for i in missing if (f := snapshot.manifest.fragments.get(i)) and f.files}
         for group in self.replaced:
-            new_fragments = [
-                places.get(fragment.files[0].path) if fragment.files else None for fragment in group.new_fragments
-            ]
-            if not new_fragments or any(
-                fragment is None or fragment.deletion_file is not None for fragment in new_fragments
-            ):
+            new_fragments = [places.get(f.files[0].path) if f.files else None for f in group.new_fragments]
+            if not new_fragments or any(f is None or f.deletion_file is not None for f in new_fragments):
                 continue
             moves = Replaced(
                 [

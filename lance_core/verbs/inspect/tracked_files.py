@@ -51,7 +51,7 @@ def tracked_files(
             manifest = find_manifest(snapshot.store, number)
             if manifest is None:
                 continue  # cleaned up meanwhile
-            yield _build_batch(snapshot.at(manifest))
+            yield _build_batch(snapshot.with_manifest(manifest))
             if progress is not None:
                 progress(done, len(versions))
 

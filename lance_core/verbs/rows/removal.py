@@ -126,15 +126,12 @@ def _look_at_fragments(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -
 def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     """Yield the fragments all of whose rows match, and the offsets of their live rows; only deletion files are read."""
     for fragment, _ in plan.parts:
-        if fragment.id in plan.whole:
-            rows = live_offsets(plan.snapshot, fragment)
-            if rows:
-                yield fragment, rows
+        if fragment.id in plan.whole and (rows := live_offsets(plan.snapshot, fragment)):
+            yield fragment, rows
 
 
 def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    rows = matching.result() if isinstance(matching, Future) else matching
-    if rows:
+    if rows := matching.result() if isinstance(matching, Future) else matching:
         yield fragment, rows
 
 

@@ -113,9 +113,7 @@ def scan_steps(
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
         step = PlanStep(name="Filter", facts=tuple(_filter_facts(snapshot, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
-            step = PlanStep(
-                name="Take", facts=(_describe_columns(reads.late, snapshot), "of=rows that match"), inputs=(step,)
-            )
+            step = _take("rows that match", reads.late, snapshot, step)
         if options.limit is not None or options.offset:
             step = PlanStep(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
     return _add_last_steps(options, step)
@@ -126,9 +124,7 @@ def order_steps(snapshot: Snapshot, options: ScanOptions, keys: PlanStep) -> Pla
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_describe_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
-    columns = _describe_columns(options.schema, snapshot)
-    take = PlanStep(name="Take", facts=(columns, "of=rows in order"), inputs=(order,))
-    return _add_last_steps(options, take)
+    return _add_last_steps(options, _take("rows in order", options.schema, snapshot, order))
 
 
 def nearest_steps(snapshot: Snapshot, options: ScanOptions, search: PlanStep, *, prefilter: bool) -> PlanStep:
@@ -140,10 +136,12 @@ def nearest_steps(snapshot: Snapshot, options: ScanOptions, search: PlanStep, *,
     if options.limit is not None or options.offset:
         stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
         step = PlanStep(name="Limit", facts=(f"rows={options.offset} to {stop}",), inputs=(step,))
-    take = PlanStep(
-        name="Take", facts=(_describe_columns(options.schema, snapshot), "of=rows that are nearest"), inputs=(step,)
-    )
-    return _add_last_steps(options, take)
+    return _add_last_steps(options, _take("rows that are nearest", options.schema, snapshot, step))
+
+
+def _take(rows: str, schema: Schema, snapshot: Snapshot, step: PlanStep) -> PlanStep:
+    """The step that reads further columns of the rows of a step."""
+    return PlanStep(name="Take", facts=(_list("columns", _paths(schema, snapshot)), f"of={rows}"), inputs=(step,))
 
 
 def _add_last_steps(options: ScanOptions, step: PlanStep) -> PlanStep:
@@ -289,12 +287,8 @@ def _describe_outputs(projection: Projection) -> Iterator[str]:
             yield path if path == output.field.name else f"{output.field.name} = {path}"
 
 
-def _describe_columns(schema: Schema, snapshot: Snapshot) -> str:
-    """The columns of a schema; for a column that is read in part, the fields that are read."""
-    return _list("columns", _paths(schema, snapshot))
-
-
 def _paths(schema: Schema, snapshot: Snapshot) -> Iterator[str]:
+    """The columns of a schema; for a column that is read in part, the fields that are read."""
     return (path for f in schema.fields for path in _leaves(f, snapshot.manifest.schema.column(f.name)))
 
 

@@ -134,9 +134,8 @@ class LanceScanner:
             table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
         frame = table.select(self.projected_schema.names).to_pandas(**options)
         for name, source in sources.items() if blob_mode == "lazy" else ():
-            frame[name] = [
-                None if payload is None else BlobFile(payload) for payload in payloads.column(source).to_pylist()
-            ]
+            values = payloads.column(source).to_pylist()
+            frame[name] = [None if payload is None else BlobFile(payload) for payload in values]
         return frame
 
     def head(self, num_rows: int) -> pa.Table:

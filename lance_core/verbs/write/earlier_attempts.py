@@ -352,7 +352,7 @@ def _deleted(snapshot: Snapshot, fragment: Fragment | None) -> BitMap:
 
 def _load_snapshot(latest: Snapshot, version: int) -> Snapshot:
     try:
-        return latest.at(load_manifest(latest.store, version))
+        return latest.with_manifest(load_manifest(latest.store, version))
     except NotFoundError as error:
         raise TraceLostError(f"version {version} was cleaned up") from error
 

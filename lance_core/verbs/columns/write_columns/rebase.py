@@ -92,7 +92,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         RetryableConflictError: Rows without stable row ids were moved by something else than a compaction.
     """
     before = pending.snapshot
-    after = before.at(latest)
+    after = before.with_manifest(latest)
     _check_others(pending, latest)
     columns = _find_columns(pending, latest)
     kept_files, parts = _sort_out(pending, after, columns)

@@ -389,7 +389,7 @@ class _PromotionCall:
             return self._find_commit_of_another(promoted, latest)
         self._check_history(latest, commits)
         branch = self.branch
-        files = UncommittedFiles(branch.parent.at(latest))
+        files = UncommittedFiles(branch.parent.with_manifest(latest))
         try:
             followed, affected = rebase_by_commits(
                 branch, self.changes, self.columns, transaction, latest, commits, files

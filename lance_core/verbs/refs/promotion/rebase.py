@@ -91,7 +91,7 @@ def rebase_by_commits(
     for version, other in commits.items():
         followed.follow(version, other)
     fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
-    snapshot = branch.parent.at(latest)
+    snapshot = branch.parent.with_manifest(latest)
     fragments = ((latest.fragments.get(i), offsets) for i, offsets in sorted(followed.rows.items()))
     rows = [(fragment, offsets) for fragment, offsets in fragments if fragment is not None]
     deleted = [fragment.id for fragment, offsets in rows if snapshot.deleted_rows(fragment) & offsets]

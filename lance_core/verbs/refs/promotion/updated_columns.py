@@ -109,7 +109,7 @@ def fit_updated_columns(
 def _add_columns(snapshot: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
     """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
-    return snapshot.at(replace(manifest, schema=schema))
+    return snapshot.with_manifest(replace(manifest, schema=schema))
 
 
 def _group_by_column(
