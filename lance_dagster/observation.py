@@ -222,7 +222,7 @@ def _observe_lost_change(
     instance: dg.DagsterInstance, ref: TableRef, dataset: "lance_core.LanceDataset", start: int, table_id: str | None
 ) -> Iterator[dg.AssetObservation]:
     """The observation of rows whose newest change was cleaned up before a tick saw it, unless Dagster has its event."""
-    from lance_dagster.lineage.history import compute_data_version, is_change_lost, last_data_change  # noqa: PLC0415
+    from lance_dagster.lineage.history import compute_data_version, is_change_lost, last_data_change  # noqa: PLC0415 - heavy
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
     changed = last_data_change(dataset)

@@ -33,10 +33,10 @@ from lance_core.store import BytesLike, ObjectStore, open_base, remove_leftovers
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment, data_files
-from lance_core.table.index import without_fragments, without_replaced
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, CreateIndex, Delete, Merge, Operation, Overwrite, Project, Update
 from lance_core.table.paths import DATA_PREFIX, DELETIONS_PREFIX, data_key
+from lance_core.table.reuse import without_fragments, without_replaced
 from lance_core.table.transaction import Transaction
 
 

@@ -9,7 +9,8 @@ from typing import Any, NoReturn, Self
 
 from lance_core.arguments import reject
 from lance_core.commit.loop import commit
-from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.errors import ArgumentTypeError, IndexNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -225,7 +226,7 @@ class IndexVerbs(Handle):
             >>> merged.fragment_ids
             {0}
         """
-        return Index.from_record(merge_segments(self.snapshot, [segment.to_record() for segment in segments]))
+        return Index.from_record(merge_segments(self.snapshot, _to_records(segments)))
 
     def commit_existing_index_segments(
         self, index_name: str, column: str | Sequence[str], segments: Iterable[Index]
@@ -254,8 +255,7 @@ class IndexVerbs(Handle):
             >>> [index["name"] for index in table.list_indices()]
             ['id_idx']
         """
-        records = [segment.to_record() for segment in segments]
-        self._manifest = commit_segments(self.snapshot, index_name, column, records)
+        self._manifest = commit_segments(self.snapshot, index_name, column, _to_records(segments))
         return self
 
     def prewarm_index(
@@ -301,3 +301,16 @@ class IndexVerbs(Handle):
             stacklevel=2,
         )
         return index_statistics(self.snapshot, index_name)
+
+
+def _to_records(segments: Iterable[Index]) -> list[IndexMetadata]:
+    """The records of segments.
+
+    Raises:
+        ArgumentTypeError: A segment is none of this library.
+    """
+    listed = list(segments)
+    for segment in listed:
+        if not isinstance(segment, Index):
+            raise ArgumentTypeError(f"segments must be results of create_index_uncommitted, not {segment!r:.80}")
+    return [segment.to_record() for segment in listed]

@@ -7,7 +7,7 @@ the live fragments when an index is used. An index that no longer covers a fragm
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
@@ -15,8 +15,7 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table.fragment import TOMBSTONE, Fragment, WireRecord
-from lance_core.table.fragment_list import FragmentList
+from lance_core.table.fragment import WireRecord
 
 _LAST_MS = 250_000_000_000_000  # the year 9892
 _UUID_BYTES = 16
@@ -178,66 +177,3 @@ def with_bitmap(index: IndexMetadata, change: Callable[[BitMap], BitMap]) -> Ind
     """Return the index with a changed fragment bitmap; an index without a bitmap stays as it is."""
     covered = index.covered_fragments()
     return index if covered is None else replace(index, fragment_bitmap=change(covered).serialize())
-
-
-def without_fragments(
-    indices: Iterable[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
-) -> tuple[IndexMetadata, ...]:
-    """Remove fragments in which the values of some fields changed from the bitmaps of the indices on these fields."""
-    removed = BitMap(fragment_ids)
-    if not fields or not removed:
-        return tuple(indices)
-    return tuple(
-        with_bitmap(index, lambda covered: covered - removed)
-        if any(f in fields for f in (*index.fields, *index.covering_fields))
-        else index
-        for index in indices
-    )
-
-
-def without_replaced(
-    indices: Iterable[IndexMetadata], before: FragmentList, after: FragmentList
-) -> tuple[IndexMetadata, ...]:
-    """Remove each fragment whose indexed fields are stored in other files than before from the bitmaps of indices."""
-    return tuple(_drop_replaced(index, before, after) for index in indices)
-
-
-def _drop_replaced(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
-    covered = index.covered_fragments()
-    if covered is None or index.is_system:
-        return index
-    fields = {*index.fields, *index.covering_fields}
-    moved = [i for i in covered if _files_of_fields(before.get(i), fields) != _files_of_fields(after.get(i), fields)]
-    return with_bitmap(index, lambda bitmap: bitmap - BitMap(moved)) if moved else index
-
-
-def _files_of_fields(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
-    files = fragment.files if fragment is not None else ()
-    return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}
-
-
-def retain_relevant(
-    indices: Sequence[IndexMetadata], field_ids: Collection[int], fragment_ids: Iterable[int]
-) -> tuple[IndexMetadata, ...]:
-    """Drop the indices that no query can use any more.
-
-    Dropped are indices on a deleted field, and segments that cover no live fragment. If no segment of a scalar index
-    covers a live fragment, its oldest segment stays. A segment without a bitmap counts as one that covers none.
-    """
-    usable_indices = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
-    if all(index.is_system for index in usable_indices):
-        return tuple(usable_indices)
-    live = BitMap(fragment_ids)
-    by_name: dict[str, list[IndexMetadata]] = {}
-    for index in usable_indices:
-        by_name.setdefault(index.name, []).append(index)
-    alive = {index.uuid for group in by_name.values() for index in _usable_segments(group, live)}
-    return tuple(index for index in usable_indices if index.is_system or index.uuid in alive)
-
-
-def _usable_segments(group: list[IndexMetadata], live: BitMap) -> list[IndexMetadata]:
-    filled = [index for index in group if (index.covered_fragments() or BitMap()) & live]
-    if filled:
-        return filled
-    oldest = min(group, key=lambda index: index.dataset_version)
-    return [] if oldest.is_vector else [oldest]

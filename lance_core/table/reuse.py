@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
@@ -116,6 +117,72 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
     needed_details = table_pb2.FragmentReuseIndexDetails()
     needed_details.inline.versions.extend(needed)
     return (*other_indices, _reuse_index(needed_details, reuse.dataset_version))
+
+
+def without_fragments(
+    indices: Sequence[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
+) -> tuple[IndexMetadata, ...]:
+    """Remove fragments in which the values of some fields changed from the bitmaps of the indices on these fields.
+
+    A bitmap that covers such a fragment through moves lists the new fragments from then on, as in commits of pylance.
+    """
+    removed = BitMap(fragment_ids)
+    if not fields or not removed:
+        return tuple(indices)
+    changed = {
+        index.uuid: replace(index, fragment_bitmap=(covered - removed).serialize())
+        for index, covered in live_coverage(indices)
+        if covered & removed and not {*index.fields, *index.covering_fields}.isdisjoint(fields)
+    }
+    return tuple(changed.get(index.uuid, index) for index in indices)
+
+
+def without_replaced(
+    indices: Sequence[IndexMetadata], before: FragmentList, after: FragmentList
+) -> tuple[IndexMetadata, ...]:
+    """Remove each fragment whose indexed fields are stored in other files than before from the bitmaps of indices."""
+    changed = {}
+    for index, covered in live_coverage(indices):
+        fields = {*index.fields, *index.covering_fields}
+        replaced = BitMap(
+            i for i in covered if _files_of_fields(before.get(i), fields) != _files_of_fields(after.get(i), fields)
+        )
+        if replaced:
+            changed[index.uuid] = replace(index, fragment_bitmap=(covered - replaced).serialize())
+    return tuple(changed.get(index.uuid, index) for index in indices)
+
+
+def _files_of_fields(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
+    files = fragment.files if fragment is not None else ()
+    return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}
+
+
+def retain_relevant(
+    indices: Sequence[IndexMetadata], field_ids: Collection[int], fragment_ids: Iterable[int]
+) -> tuple[IndexMetadata, ...]:
+    """Drop the indices that no query can use any more.
+
+    Dropped are indices on a deleted field, and segments that cover no live fragment, also not through moves. If no
+    segment of a scalar index covers a live fragment, its oldest segment stays. A segment without a bitmap counts as one
+    that covers none.
+    """
+    usable_indices = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
+    if all(index.is_system for index in usable_indices) or not can_record_moves(usable_indices):
+        return tuple(usable_indices)
+    live = BitMap(fragment_ids)
+    by_name: dict[str, list[tuple[IndexMetadata, BitMap]]] = {}
+    for index, covered in live_coverage(usable_indices):
+        by_name.setdefault(index.name, []).append((index, covered))
+    alive = {index.uuid for group in by_name.values() for index in _usable_segments(group, live)}
+    return tuple(index for index in usable_indices if index.is_system or index.uuid in alive)
+
+
+def _usable_segments(group: list[tuple[IndexMetadata, BitMap]], live: BitMap) -> list[IndexMetadata]:
+    filled = [index for index, covered in group if covered & live]
+    if filled:
+        return filled
+    oldest = min((index for index, _ in group), key=lambda index: index.dataset_version)
+    return [] if oldest.is_vector else [oldest]
 
 
 def _find_origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:

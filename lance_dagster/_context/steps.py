@@ -266,6 +266,13 @@ def _sources(context: dg.InputContext) -> Sequence[Any] | None:
     return None if hasattr(source, "source_to_load_from") else getattr(source, "sources", None)
 
 
+def find_instance(context: dg.InputContext) -> dg.DagsterInstance | None:
+    """The instance of an input that is loaded outside of a run; None without one."""
+    with suppress(*ABSENT):
+        return context.instance
+    return None
+
+
 def is_external(context: dg.InputContext) -> bool:
     """Whether nothing in the code location materializes the asset of an input; True if that is not known."""
     return not getattr(find_asset(_graph_of_step(context), context.asset_key), "is_materializable", False)

@@ -226,15 +226,16 @@ def _check_partitions_exist(
         if optional and (rows is not None or not dataset.count_rows()):
             raise MissingInputError(f"{label}: no partition of it maps to that of this run")
         return
-    instance = None if facts is None else facts.instance
-    if instance is None or ((steps.is_own_upstream(context) or steps.is_external(context)) and not optional):
+    instance = steps.find_instance(context) if facts is None else facts.instance
+    if facts is not None and not optional and (steps.is_own_upstream(context) or steps.is_external(context)):
         return
-    written = find_published_partitions(instance, context.asset_key, keys, branch=dataset.branch)
+    branch = dataset.branch
+    written = find_published_partitions(instance, context.asset_key, keys, branch=branch) if instance else set()
     if not written and not dataset.count_rows(filter=rows):
         raise MissingInputError(
             f"{label}: partition {_format_keys(keys)} was never materialized, and {dataset.uri} has no row of it; "
             "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
-            "empty"
+            f"empty{'' if instance else '. Without an instance, partitions without rows are not known: pass instance='}"
         )
     if len(keys) > 1 and not steps.is_external(context):
         never = sorted(set(keys) - written)

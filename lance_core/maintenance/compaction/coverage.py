@@ -40,9 +40,7 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
         return False
     replaced_ids = BitMap(record.id for result in rewrites for record in result.original_records)
     return any(
-        covered & replaced_ids
-        for index, covered in live_coverage(manifest.indices)
-        if not is_supported(index, manifest.schema)
+        covered & replaced_ids for index, covered in live_coverage(manifest.indices) if _is_fixed(index, manifest)
     )
 
 
@@ -74,24 +72,31 @@ def split_to_keep_coverage(snapshot: Snapshot, groups: list[list[FragmentFacts]]
     If groups are left out, a warning names the indices that would lose coverage.
     """
     manifest = snapshot.manifest
-    if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
+    if manifest.uses_stable_row_ids:
         return groups
-    fixed = [
-        (index.name, index.covered_fragments())
-        for index in manifest.indices
-        if not is_supported(index, manifest.schema)
+    fixed = [(index, covered) for index, covered in live_coverage(manifest.indices) if _is_fixed(index, manifest)]
+    why = "moves of rows cannot be recorded in a fragment reuse index with an external file"
+    if records_moves := can_record_moves(manifest.indices):
+        fixed = [(index, covered) for index, covered in fixed if "HNSW" in index.kind]
+        why = "pylance cannot search a graph of which rows were removed by recorded moves"
+    held = BitMap().union(*(covered | (index.covered_fragments() or BitMap()) for index, covered in fixed))
+    allowed = [
+        group
+        for group in groups
+        if not any(fact.fragment_id in held and (fact.deleted_rows or not records_moves) for fact in group)
     ]
-    held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
-    allowed = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
     if len(allowed) < len(groups):
-        names = ", ".join(sorted({name for name, _ in fixed if not name.startswith("__lance_")}))
         _logger.warning(
-            "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: moves of rows "
-            "cannot be recorded in a fragment reuse index with an external file. pylance's optimize_indices updates "
-            "the indices",
-            snapshot.store.root, len(groups) - len(allowed), names,
+            "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: %s. pylance's "
+            "compact_files, or its optimize_indices, updates the indices",
+            snapshot.store.root, len(groups) - len(allowed), ", ".join(sorted({index.name for index, _ in fixed})), why,
         )  # fmt: skip
     return allowed
+
+
+def _is_fixed(index: IndexMetadata, manifest: Manifest) -> bool:
+    """Whether only pylance can rewrite an index."""
+    return not is_supported(index, manifest.schema)
 
 
 def extend_after_compaction(

@@ -19,9 +19,10 @@ from lance_core.table import flags
 from lance_core.table.fragment import BasePath, Fragment, WireRecord, data_file_version, data_files
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.idempotency import CommitProof
-from lance_core.table.index import IndexMetadata, retain_relevant
+from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import TableFormat
+from lance_core.table.reuse import retain_relevant
 from lance_core.table.rowids import assign_row_ids, with_versions
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
-from lance_core.table.index import without_fragments
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
+from lance_core.table.reuse import without_fragments
 from lance_core.table.rowids import encode_versions
 
 

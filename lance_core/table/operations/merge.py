@@ -14,9 +14,9 @@ from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment, WireRecord
 from lance_core.table.fragment_list import FragmentList
-from lance_core.table.index import without_replaced
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
+from lance_core.table.reuse import without_replaced
 from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_last_updated, with_versions
 
 

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
 from lance_core.table.fragment import Fragment, WireRecord, wire_values
-from lance_core.table.index import IndexMetadata, with_bitmap, without_fragments
+from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import (
     ApplyContext,
@@ -27,6 +27,7 @@ from lance_core.table.operations.base import (
     retained_indices,
     the_manifest,
 )
+from lance_core.table.reuse import without_fragments
 from lance_core.table.rowids import (
     assign_row_ids,
     decode_row_ids,

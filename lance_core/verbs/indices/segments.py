@@ -26,10 +26,10 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.index.kinds.registry import KINDS, Kind
-from lance_core.table.index import IndexMetadata, without_fragments, without_replaced
+from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, Merge, Update
-from lance_core.table.reuse import without_moved
+from lance_core.table.reuse import without_fragments, without_moved, without_replaced
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files

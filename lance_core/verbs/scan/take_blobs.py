@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from io import BytesIO
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BytesIO
 from typing import Final, NoReturn
 
 import pyarrow as pa
@@ -31,6 +31,17 @@ class BlobFile(BytesIO):
         if not self.closed:
             self._closed_size = self.getbuffer().nbytes
         super().close()
+
+    def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
+        """Move to a position, and return it.
+
+        Raises:
+            InvalidInputError: The position lies before the payload; the file stays where it was.
+        """
+        position = offset + {SEEK_CUR: self.tell(), SEEK_END: self.size()}.get(whence, 0)
+        if position < 0:
+            raise InvalidInputError(f"position {position} lies before the blob")
+        return super().seek(offset, whence)
 
     def writable(self) -> bool:
         """False: a blob cannot be written to."""

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
+from lance_core.errors import (
+    ArgumentTypeError,
+    InvalidInputError,
+    RetryableConflictError,
+    SchemaError,
+    UnsupportedError,
+)
 
 KINDS = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
 FILTERS = ("id = 5", "id < 150", "id >= 150 and id < 350", "id in (1, 101, 399)", "id is null", "name = '3'")
@@ -219,6 +225,13 @@ def test_an_index_of_a_version_that_was_cleaned_up_is_not_committed_over_a_merge
             ),
             InvalidInputError,
             "given twice",
+        ),
+        (
+            lambda d, _: d.commit_existing_index_segments(
+                "i", "id", [lance.dataset(d.uri).create_index_uncommitted("id", "BTREE", "i", fragment_ids=[0])]
+            ),
+            ArgumentTypeError,
+            "results of create_index_uncommitted, not",
         ),
         (lambda d, p: d.commit_existing_index_segments("i", "no", [p(0)]), SchemaError, "'no'"),
         (lambda d, p: d.commit_existing_index_segments("i", "name", [p(0)]), InvalidInputError, "are on column 'id'"),

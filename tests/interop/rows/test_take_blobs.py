@@ -53,6 +53,10 @@ def test_a_blob_is_a_file_to_read(tmp_path):
         steps += [blob.read_ranges([(0, 1), (2, 1)]), blob.seekable(), blob.readable(), blob.writable(), repr(blob)]
         with pytest.raises(ValueError, match="exceeds blob size"):
             blob.read_range(1, 5)
+        for offset, whence in ((-1, 0), (-9, 1), (-64, 2)):
+            with pytest.raises(ValueError, match=r"position|seek"):
+                blob.seek(offset, whence)
+        steps += [blob.tell(), blob.seek(-1, 2), blob.seek(-1, 1), blob.seek(99), blob.read()]
         blob.close()
         said.append([*steps, blob.size(), blob.closed])
     assert said[0] == said[1]

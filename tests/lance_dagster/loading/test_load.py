@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import lance_core
 from lance_dagster import lance_filter
 from tests.lance_dagster.lake import errors
 
@@ -261,3 +262,13 @@ class TestVersions:
     def test_a_table_that_is_not_there(self, lake):
         assert "DatasetNotFoundError" in loaded(lake, pa.Table, fails=True)
         assert "materialize it first" in loaded(lake, pa.Table, fails=True)
+
+
+@pytest.mark.parametrize("has_instance", [True, False])
+def test_a_value_that_is_loaded_outside_of_a_run(lake, has_instance):
+    lake.run(events, partition="2024-01-01")
+    defs = dg.Definitions([events], resources={"io_manager": lake.manager()})
+    options = {"python_type": pa.Table, **({"instance": lake.instance} if has_instance else {})}
+    assert defs.load_asset_value("events", partition_key="2024-01-01", **options).num_rows == 1
+    with pytest.raises(lance_core.errors.DatasetNotFoundError, match="partition '2024-01-02' was never materialized"):
+        defs.load_asset_value("events", partition_key="2024-01-02", **options)
