@@ -105,7 +105,13 @@ class History:
     def step(self):
         verb = self.random.choice(VERBS)
         self.log.append(verb.__name__)
+        before = {index["name"]: set(index["fragment_ids"]) for index in lance.dataset(self.uri).list_indices()}
         verb(self)
+        if verb in (append, delete, update, upsert, replace_slices):
+            live = lance_core.dataset(self.uri).fragment_ids()
+            names = {index["name"] for index in lance.dataset(self.uri).list_indices()}
+            lost = [name for name, covered in before.items() if covered & live and name not in names]
+            assert not lost, (lost, self.log)
 
     def ids(self, share):
         known = lance.dataset(self.uri).to_table(["id"])["id"].to_pylist()

@@ -332,7 +332,13 @@ class Model:
         return any(commit.replaces_all and commit.at > since for commit in line.commits)
 
     def may_be_undecidable(self, write: Write) -> bool:
-        """Whether rows of an earlier attempt were moved, and the versions that say where were removed."""
+        """Whether rows of an earlier attempt were moved, and the versions that say where were removed.
+
+        Or the first version of a table that others made again was removed, which may have been an earlier attempt.
+        """
+        line = self.lines[write.asset].get(write.run.branch)
+        if line and line.commits and not line.commits[0].run.run_id and write.asset in self.dropped & self.cleaned:
+            return write.mode != "overwrite"
         is_kept = write.asset not in self.compacted or write.asset not in self.cleaned
         return not is_kept and write.mode != "overwrite" and bool(self.earlier_attempts(write))
 
