@@ -263,7 +263,7 @@ def judge_request(world: "World", job: str, branch: str) -> None:
     state, reasons = state_of(world, branch), reasons_against(world, branch)
     if job == "lance_promote" and (state not in ("succeeded", "unknown") or reasons):
         world.problems.append(f"the sensor promotes {branch}, which is {state}; {reasons}")
-    fails = state == "failed" or (state in ("succeeded", "unknown") and reasons)
+    fails = state == "failed" or (state == "succeeded" and (reasons or has_failed_results(world, branch)))
     if job == "lance_discard" and not (world.config.on_failure == "discard" and (fails or state == "unknown")):
         world.problems.append(f"the sensor discards {branch}, which is {state}")
 
