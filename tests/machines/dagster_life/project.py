@@ -143,13 +143,14 @@ def manager(config: Config, root: str) -> WatchedManager:
 
 
 def sharing(mode: str) -> list[dg.AssetsDefinition]:
-    """Two assets that write rows to one table: of all rows, or of two partitions each."""
+    """Two assets that write rows to one table: of all rows, of two partitions each, or of the same two partitions."""
     metadata = {"table": "common", "lance/shared_table": True}
 
     def make(name: str) -> dg.AssetsDefinition:
         parts, more = None, {"lance/write_mode": mode}
-        if mode == "partitions":
-            parts = dg.StaticPartitionsDefinition([f"{name}1", f"{name}2"])
+        if "partitions" in mode:
+            prefix = name if mode == "partitions" else "common"
+            parts = dg.StaticPartitionsDefinition([f"{prefix}1", f"{prefix}2"])
             more = {"partition_expr": "p"}
 
         @dg.asset(name=name, partitions_def=parts, metadata={**metadata, **more})

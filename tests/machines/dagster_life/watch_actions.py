@@ -118,9 +118,10 @@ def share(world: World, rng: random.Random) -> str | None:
     if not config.shared:
         return None
     name = rng.choice(("left", "right"))
-    part = f"{name}{rng.choice((1, 2))}"
-    rows = Counter([(part if config.shared == "partitions" else name, 0, next(world.numbers))])
-    tags = {"dagster/partition": part} if config.shared == "partitions" else {}
+    part = f"{'common' if config.shared == 'same partitions' else name}{rng.choice((1, 2))}"
+    has_partitions = "partitions" in config.shared
+    rows = Counter([(part if has_partitions else name, 0, next(world.numbers))])
+    tags = {"dagster/partition": part} if has_partitions else {}
     run_id = world.stage.request(asset_selection=[dg.AssetKey(name)], tags=tags)
     run = world.adopt(run_id)
     run.selection, run.branch = (), MAIN
@@ -131,7 +132,12 @@ def share(world: World, rng: random.Random) -> str | None:
         if run.state != "failed" or "replaces all its rows" not in world.why(run):
             world.problems.append(f"{name} overwrites the table that it shares: {run.state}, {world.why(run)}")
         return f"share {name}: {run.state}"
-    replaced = {row for row in world.common if row[0] == part} if config.shared == "partitions" else set()
+    if config.shared == "same partitions" and world.share_writers.setdefault(part, name) != name:
+        world.excuses.add(run_id)
+        if run.state != "failed" or "has written to the run's partitions" not in world.why(run):
+            world.problems.append(f"{name} overwrites a partition of the other asset: {run.state}, {world.why(run)}")
+        return f"share {name} {part}: {run.state}"
+    replaced = {row for row in world.common if row[0] == part} if has_partitions else set()
     world.common = Counter({row: n for row, n in world.common.items() if row not in replaced}) + rows
     if run.state != "succeeded":
         world.problems.append(f"{name} does not write to the table that it shares: {world.why(run)}")
@@ -141,7 +147,7 @@ def share(world: World, rng: random.Random) -> str | None:
 
 def draw_sharing(rng: random.Random, *, is_on: bool) -> str:
     """How two assets share a table; empty for no such assets."""
-    return rng.choice(("", "overwrite", "append", "partitions")) if is_on else ""
+    return rng.choice(("", "overwrite", "append", "partitions", "same partitions")) if is_on else ""
 
 
 WATCH_ACTIONS = {deploy: 1, narrow: 3, automate: 2, look_at_marks: 3, look_at_health: 1, share: 1}

@@ -71,6 +71,7 @@ class World(contextlib.AbstractContextManager):
         self.settled: set[str] = set()
         self.compared: dict[tuple[str, str | None], tuple] = {}
         self.shares: dict[str, Counter] = {}
+        self.share_writers: dict[str, str] = {}
         self.common: Counter = Counter()
         self.woken: set[str | None] = set()
         self.perhaps_woken: set[str | None] = set()
