@@ -318,7 +318,9 @@ class Model:
             and run.branch == f"dagster/run/{run.root}"
             and (line is None or not line.own_commits())
         )
-        lost = {commit.asset for commit in self.discarded[run.branch]} - set(run.steps)
+        # A write of no rows may have been promoted without a version.
+        discarded = [commit for commit in self.discarded[run.branch] if commit.added or commit.removed]
+        lost = {commit.asset for commit in discarded} - set(run.steps)
         return "lost" if is_sure and lost and not run.is_audited else "any"  # an audited job fails before it publishes
 
     def is_alone(self, write: Write) -> bool:
