@@ -18,9 +18,15 @@ BRANCH = "lance/branch"
 
 
 def branches(world: World) -> list[str]:
-    """The branches, but those of audited jobs, which publish them."""
+    """The branches, but those of audited jobs, which publish them; oldest first, as their names are random."""
     audited = {run.branch for run in world.model.runs.values() if run.is_audited}
-    return sorted({name for lines in world.model.lines.values() for name in lines if name is not None} - audited)
+    names = {name for lines in world.model.lines.values() for name in lines if name is not None} - audited
+    return sorted(names, key=lambda name: first_run(world, name))
+
+
+def first_run(world: World, branch: str) -> int:
+    """The number of the first run of a branch."""
+    return min((run.number for run in world.model.runs.values() if run.branch == branch), default=0)
 
 
 def is_open(world: World, branch: str) -> bool:
@@ -240,7 +246,7 @@ def sensor(world: World, rng: random.Random) -> str | None:
     result = world.stage.tick_sensor("lance_branches", world.cursor, {"io_manager": world.manager})
     world.cursor = result.cursor or world.cursor
     said = []
-    for request in result.run_requests:
+    for request in sorted(result.run_requests, key=lambda request: first_run(world, request.tags[BRANCH])):
         branch = request.tags[BRANCH]
         if request.run_key in world.run_keys:
             continue
