@@ -165,7 +165,8 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         for table in set(due) - set(published):
             expect_idle_promotion(world, table, branch, run)
     else:
-        world.idle_promotions |= {(run.run_id, table) for table in set(due) - set(published)}
+        written = TABLES if is_moved else due  # a table may have got its first rows on the branch meanwhile
+        world.idle_promotions |= {(run.run_id, table) for table in set(written) - set(published)}
     if run.state == "failed":
         world.excuses.add(run.run_id)
     return said
