@@ -327,6 +327,14 @@ def find_obstacles(table: TableRefs, facts: ErasureSurvey, options: ErasureOptio
                 "the rows and compact (materialize_deletions_threshold=0), then erase"
             )
             yield ErasureFinding(kind="blobs", path=version.branch_label, message=message)
+        holds_addresses = not version.manifest.uses_stable_row_ids and not options.drop_indices
+        for index in version.suspect if holds_addresses else ():
+            if "HNSW" in index.kind:
+                message = (
+                    f"pylance cannot search the {index.kind} index {index.name!r} once rows of its graph are removed: "
+                    "drop it, or set drop_indices, then erase"
+                )
+                yield ErasureFinding(kind="index", path=index.name, message=message)
 
 
 def find_forks(refs: Mapping[str, BranchRef], versions: Mapping[str | None, Collection[int]]) -> list[str]:

@@ -258,4 +258,10 @@ def test_a_graph_keeps_the_rows_that_it_has(tmp_path, kind, caplog):
     lance_core.dataset(uri).delete("id < 7")
     lance_core.dataset(uri).optimize.compact_files()
     assert "groups of fragments are not compacted, as the indices graph would no longer cover them" in caplog.text
-    assert search() == [row for row in before if row >= 7]
+    after = [row for row in before if row >= 7]
+    assert search() == after
+    report = lance_core.dataset(uri).erase_rows("id = 20", delete_unverified=True)
+    assert [(obstacle.kind, obstacle.path) for obstacle in report.obstacles] == [("index", "graph")]
+    assert search() == after
+    assert lance_core.dataset(uri).erase_rows("id = 20", delete_unverified=True, drop_indices=True).proven
+    assert search() == [row for row in after if row != 20]
