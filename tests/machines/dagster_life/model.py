@@ -50,7 +50,7 @@ class Commit:
 
     Attributes:
         read: The version that last changed the rows of `events` which the write was made from, and whose line that was.
-        replaces_all: Whether another library replaced all rows.
+        replaces_all: Whether another library replaced all rows, or a merge those of its earlier attempts with the table.
         is_undone: Whether an undo removed its rows.
         is_replaced: Whether a later attempt of the same write removed its rows.
         read_rows: The rows of `events` which the write was made from.
@@ -373,12 +373,13 @@ class Model:
         """The write has been committed as this version; rows that were appended meanwhile may be stored, or replaced."""
         line = self.lines[write.asset].setdefault(write.run.branch, Line())
         added = write.rows
+        is_sole_writer = write.mode == "merge" and self.is_alone(write)
         if write.mode == "overwrite":
             removed = of_partitions(line.rows, write.partitions) - (self.appended_meanwhile(write) & stored)
         elif write.mode == "merge":
             keys = {row[:2] for row in write.rows}
             removed = Counter({row: n for row, n in line.rows.items() if row[:2] in keys})
-            if self.is_alone(write):
+            if is_sole_writer:
                 removed = line.rows.copy()
             copies = Counter(row[:2] for row in removed.elements())  # of keys that a promotion added a second time
             added = Counter({row: max(n, copies[row[:2]]) for row, n in write.rows.items()})
@@ -404,6 +405,7 @@ class Model:
             read=write.read,
             read_rows=write.read_rows,
             seen_events=write.seen_events,
+            replaces_all=is_sole_writer,
         )
         line.commits.append(commit)
         return commit
