@@ -167,7 +167,7 @@ def retain_relevant(
     that covers none.
     """
     usable_indices = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
-    if all(index.is_system for index in usable_indices) or not can_record_moves(usable_indices):
+    if all(index.is_system for index in usable_indices):
         return tuple(usable_indices)
     live = BitMap(fragment_ids)
     by_name: dict[str, list[tuple[IndexMetadata, BitMap]]] = {}
