@@ -203,9 +203,10 @@ def _find_writers_of_partitions(table: lance_core.LanceDataset, asset: str, keys
         if COLUMNS in properties or not (written & keys):
             continue
         yield from (writer for writer in writers if writer != asset)
-        if keys <= written and transaction is not None and transaction.operation.name == "Overwrite":
+        is_whole = transaction is not None and transaction.operation.name == "Overwrite"
+        keys = keys - written if is_whole or (writers == [asset] and SLICES in properties) else keys
+        if not keys:
             return
-        keys = keys - written if writers == [asset] and SLICES in properties else keys
 
 
 def _defined_for(output: TableOutput) -> list[dg.AssetKey]:
