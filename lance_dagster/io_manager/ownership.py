@@ -200,12 +200,11 @@ def _find_writers_of_partitions(table: lance_core.LanceDataset, asset: str, keys
     for _, transaction in table.history(ahead=_AHEAD):
         properties = properties_of(transaction)
         writers, written = split_values(properties.get(ASSET_KEY)), {*partition_names(properties)}
-        if COLUMNS in properties or not (written & keys):
-            continue
-        yield from (writer for writer in writers if writer != asset)
-        is_whole = transaction is not None and transaction.operation.name == "Overwrite"
-        keys = keys - written if is_whole or (writers == [asset] and SLICES in properties) else keys
-        if not keys:
+        if COLUMNS not in properties and written & keys:
+            yield from (writer for writer in writers if writer != asset)
+        is_replaced = writers == [asset] and SLICES in properties
+        keys = keys - written if is_replaced else keys
+        if not keys or (transaction is not None and transaction.operation.name == "Overwrite"):
             return
 
 
