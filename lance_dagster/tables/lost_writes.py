@@ -1,7 +1,7 @@
 """Rejects runs whose branch was discarded, so that half of what belongs together is not written to a new one.
 
     this run, or its backfill, belongs to the same root as runs that wrote to the branch (by Dagster's events)
-    and a table to which they wrote has the branch no longer
+    and a table to which they wrote has the branch no longer, or one that was begun again since
     and main does not have what they wrote, by a promotion
     and this run, or the backfill that launched it, does not write it again
 
@@ -43,7 +43,7 @@ def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Map
     runs = [run for run in list_runs_of_root(facts.instance, root_of(facts)) if run.tags.get(BRANCH_TAG) == branch]
     events = [(event, run) for run in runs for event in read_write_events_of_run(facts.instance, run.run_id)]
     writes = [(event, run, uri) for event, run in events if (uri := _uri_on(branch, event)) is not None]
-    mains = {uri: _main_without(uri, branch, root_uri, options) for uri in {uri for _, _, uri in writes}}
+    mains = {uri: _open_main(uri, root_uri, options) for uri in {uri for _, _, uri in writes}}
     _reject(facts, branch, [(event, run, main) for event, run, uri in writes if (main := mains[uri]) is not None])
 
 
@@ -80,7 +80,9 @@ def _reject(
     newest = {(event.key, event.partition): (event, run, main) for event, run, main in ordered}
     repeats = is_repeated(facts)
     for event, run, main in newest.values():
-        if repeats(event.key, event.partition, run) or _is_promoted(facts.instance, main, branch, event):
+        if repeats(event.key, event.partition, run) or not _lacks(main, branch, event):
+            continue
+        if _is_promoted(facts.instance, main, branch, event):
             continue
         what = event.key.to_user_string() + ("" if event.partition is None else f" ({event.partition})")
         raise dg.Failure(
@@ -97,20 +99,34 @@ def _uri_on(branch: str, event: WriteEvent) -> str | None:
     return None if uri is None or event.branch != branch else str(uri)
 
 
-def _main_without(
-    uri: str, branch: str, root_uri: str, options: Mapping[str, str] | None
-) -> lance_core.LanceDataset | None:
-    """A table below the root, if it exists and lacks the branch; else None."""
+def _open_main(uri: str, root_uri: str, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
+    """A table below the root; None if it does not exist."""
     import lance_core  # noqa: PLC0415 - code locations load without it
     from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
     if not lance_core.canonical_uri(uri).startswith(lance_core.canonical_uri(root_uri).rstrip("/") + "/"):
         return None  # of another IO manager, which looks at its own tables
     try:
-        main = lance_core.dataset(uri, storage_options=dict(options or {}) or None)
+        return lance_core.dataset(uri, storage_options=dict(options or {}) or None)
     except DatasetNotFoundError:  # the table was dropped, with all that was written to it
         return None
-    return None if branch in main.branches.list() else main
+
+
+def _lacks(main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
+    """Whether a table lacks a branch, or has one that was begun again since a write; False if that is not known."""
+    from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
+
+    if branch not in main.branches.list():
+        return True
+    uuid, version = event.entry("lance/transaction_uuid"), event.version
+    if not uuid or version is None:  # a write without a commit
+        return False
+    head = main.checkout_version((branch, None))
+    try:
+        transaction = head.read_transaction(version)
+    except NotFoundError:
+        return head.version < version
+    return transaction is not None and transaction.uuid != uuid
 
 
 def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:

@@ -373,6 +373,16 @@ class TestDiscarded:
         assert deployment.promote("fix").success
         assert deployment.rows("first") == {"x": 1}
 
+    def test_a_run_that_wrote_nothing_has_begun_the_branch_again(self, deployment):
+        deployment.says(policy=("off",)).run("first", partition="x")
+        deployment.says(policy=("from_tag", "lance/branch"), value=5, failing=["second"])
+        run = deployment.run("first", "second", partition="x", tags={"lance/branch": "fix"})
+        deployment.discard("fix")
+        deployment.table("first").ensure_branch("fix")
+        again = deployment.says(failing=[]).re_execute(run.run_id)
+        assert "branch fix was discarded" in deployment.errors(again)
+        assert deployment.rows("first", "fix") == deployment.rows("first") == {"x": 1}
+
     def test_another_run_begins_a_named_branch_again(self, deployment):
         deployment.says(policy=("from_tag", "lance/branch"))
         deployment.run("first", "second", partition="x", tags={"lance/branch": "fix"})
