@@ -150,4 +150,4 @@ def draw_sharing(rng: random.Random, *, is_on: bool) -> str:
     return rng.choice(("", "overwrite", "append", "partitions", "same partitions")) if is_on else ""
 
 
-WATCH_ACTIONS = {deploy: 1, narrow: 3, automate: 2, look_at_marks: 3, look_at_health: 1, share: 1}
+WATCH_ACTIONS = {deploy: 1, narrow: 3, automate: 2, look_at_marks: 3, look_at_health: 1, share: 5}
