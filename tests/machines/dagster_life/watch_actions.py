@@ -147,7 +147,7 @@ def share(world: World, rng: random.Random) -> str | None:
 
 def draw_sharing(rng: random.Random, *, is_on: bool) -> str:
     """How two assets share a table; empty for no such assets."""
-    return rng.choice(("", "overwrite", "append", "partitions", "same partitions")) if is_on else ""
+    return rng.choice(("", "overwrite", "append", "partitions", "same partitions", "same partitions")) if is_on else ""
 
 
 WATCH_ACTIONS = {deploy: 1, narrow: 3, automate: 2, look_at_marks: 3, look_at_health: 1, share: 5}
