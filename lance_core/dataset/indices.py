@@ -312,5 +312,7 @@ def _to_records(segments: Iterable[Index]) -> list[IndexMetadata]:
     listed = list(segments)
     for segment in listed:
         if not isinstance(segment, Index):
-            raise ArgumentTypeError(f"segments must be results of create_index_uncommitted, not {segment!r:.80}")
+            raise ArgumentTypeError(
+                f"segments must be results of this library's create_index_uncommitted, not {segment!r:.80}"
+            )
     return [segment.to_record() for segment in listed]

@@ -74,22 +74,26 @@ def split_to_keep_coverage(snapshot: Snapshot, groups: list[list[FragmentFacts]]
     manifest = snapshot.manifest
     if manifest.uses_stable_row_ids:
         return groups
-    fixed = [(index, covered) for index, covered in live_coverage(manifest.indices) if _is_fixed(index, manifest)]
-    why = "moves of rows cannot be recorded in a fragment reuse index with an external file"
     if records_moves := can_record_moves(manifest.indices):
-        fixed = [(index, covered) for index, covered in fixed if "HNSW" in index.kind]
+        coverage = [(index.name, covered) for index, covered in live_coverage(manifest.indices) if "HNSW" in index.kind]
         why = "pylance cannot search a graph of which rows were removed by recorded moves"
-    held = BitMap().union(*(covered | (index.covered_fragments() or BitMap()) for index, covered in fixed))
+    else:  # the reuse index itself covers the fragments to which rows moved
+        fixed = [index for index in manifest.indices if _is_fixed(index, manifest)]
+        coverage = [(index.name, index.covered_fragments() or BitMap()) for index in fixed]
+        why = "moves of rows cannot be recorded in a fragment reuse index with an external file"
+    covered_ids = BitMap().union(*(covered for _, covered in coverage))
     allowed = [
         group
         for group in groups
-        if not any(fact.fragment_id in held and (fact.deleted_rows or not records_moves) for fact in group)
+        if not any(fact.fragment_id in covered_ids and (fact.deleted_rows or not records_moves) for fact in group)
     ]
     if len(allowed) < len(groups):
+        names = ", ".join(sorted({name for name, _ in coverage if not name.startswith("__lance_")}))
         _logger.warning(
             "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: %s. pylance's "
-            "compact_files, or its optimize_indices, updates the indices",
-            snapshot.store.root, len(groups) - len(allowed), ", ".join(sorted({index.name for index, _ in fixed})), why,
+            "%s updates the indices",
+            snapshot.store.root, len(groups) - len(allowed), names, why,
+            "compact_files" if records_moves else "optimize_indices",
         )  # fmt: skip
     return allowed
 

@@ -526,7 +526,7 @@ def delta_between(
         return DatasetDelta(dataset.checkout_version(end), begin)
     except VersionNotFoundError as error:
         raise VersionNotFoundError(
-            f"{dataset.uri}: version {end} was cleaned up, or is of the time before a branch; the versions here are "
+            f"{dataset.uri}: version {end} was cleaned up, or lies before the fork of the branch; it has "
             f"{existing_versions(dataset.snapshot.store)}"
         ) from error
 

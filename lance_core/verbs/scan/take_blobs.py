@@ -40,7 +40,7 @@ class BlobFile(BytesIO):
         """
         position = offset + {SEEK_CUR: self.tell(), SEEK_END: self.size()}.get(whence, 0)
         if position < 0:
-            raise InvalidInputError(f"position {position} lies before the blob")
+            raise InvalidInputError(f"position {position} lies before the blob, which has bytes 0 to {self.size()}")
         return super().seek(offset, whence)
 
     def writable(self) -> bool:

@@ -142,7 +142,7 @@ def test_versions_that_were_cleaned_up(history):
         ):
             use()
     with pytest.raises(
-        VersionNotFoundError, match="version 4 was cleaned up, or is of the time before a branch; the versions here are"
+        VersionNotFoundError, match="version 4 was cleaned up, or lies before the fork of the branch; it has"
     ):
         dataset.delta(begin_version=2, end_version=4)
     # What both ends say is enough for the net changes; those of each version are lost.

@@ -231,7 +231,7 @@ def test_an_index_of_a_version_that_was_cleaned_up_is_not_committed_over_a_merge
                 "i", "id", [lance.dataset(d.uri).create_index_uncommitted("id", "BTREE", "i", fragment_ids=[0])]
             ),
             ArgumentTypeError,
-            "results of create_index_uncommitted, not",
+            "results of this library's create_index_uncommitted, not",
         ),
         (lambda d, p: d.commit_existing_index_segments("i", "no", [p(0)]), SchemaError, "'no'"),
         (lambda d, p: d.commit_existing_index_segments("i", "name", [p(0)]), InvalidInputError, "are on column 'id'"),

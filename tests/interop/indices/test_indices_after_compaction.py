@@ -1,13 +1,19 @@
 """After any maintenance an index covers the rows that it covered before, and finds what a look at all rows finds."""
 
+from dataclasses import replace
+
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core._proto import table_pb2
 from lance_core.errors import NotFoundError
 from lance_core.maintenance import Compaction, ExpectedVersions, commit_what_fits
+from lance_core.maintenance.compaction.coverage import split_to_keep_coverage
+from lance_core.maintenance.compaction.plan import FragmentFacts
+from lance_core.table.index import FRAGMENT_REUSE_INDEX
 
 DIMENSIONS, WORDS = 4, 7
 SEARCHES = ["IVF_FLAT", "INVERTED", "NGRAM"]
@@ -238,6 +244,17 @@ def test_a_change_of_moved_rows_keeps_the_indices(tmp_path, change):
             lance_core.dataset(uri).drop_columns(["further"])
 
 
+@pytest.mark.parametrize("kind", ["INVERTED", "NGRAM"])
+def test_words_that_are_written_in_place_of_moved_rows(tmp_path, kind):
+    uri = make(tmp_path / "t.lance", [kind])
+    compact_half(uri)
+    words = pa.table({"id": range(80), "text": ["zebra words"] * 80})
+    lance_core.dataset(uri).write_columns(words, on="id", missing="keep")
+    search = {"full_text_query": "zebra"} if kind == "INVERTED" else {"filter": "contains(text, 'zebra')"}
+    for library in (lance, lance_core) if kind == "NGRAM" else (lance,):
+        assert sorted(library.dataset(uri).to_table(["id"], **search)["id"].to_pylist()) == list(range(80))
+
+
 @pytest.mark.parametrize("kind", ["IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"])
 def test_a_graph_keeps_the_rows_that_it_has(tmp_path, kind, caplog):
     """pylance cannot search a graph of which recorded moves removed rows; moves alone are followed."""
@@ -265,3 +282,20 @@ def test_a_graph_keeps_the_rows_that_it_has(tmp_path, kind, caplog):
     assert search() == after
     assert lance_core.dataset(uri).erase_rows("id = 20", delete_unverified=True, drop_indices=True).proven
     assert search() == [row for row in after if row != 20]
+
+
+def test_fragments_to_which_rows_moved_stay_where_moves_are_recorded_in_a_file(tmp_path, caplog):
+    uri = make(tmp_path / "t.lance", ["IVF_FLAT"])
+    compact_half(uri)
+    snapshot = lance_core.dataset(uri).snapshot
+    manifest = snapshot.manifest
+    in_file = table_pb2.FragmentReuseIndexDetails(
+        external=table_pb2.FragmentReuseIndexDetails.ExternalFile(path="details.binpb")
+    ).SerializeToString()
+    indices = [
+        replace(index, details=in_file) if index.name == FRAGMENT_REUSE_INDEX else index for index in manifest.indices
+    ]
+    snapshot = snapshot.with_manifest(replace(manifest, indices=tuple(indices)))
+    plan = [[FragmentFacts(position=0, fragment_id=min(manifest.fragments.ids), physical_rows=100, deleted_rows=0)]]
+    assert split_to_keep_coverage(snapshot, plan) == []
+    assert "as the indices IVF_FLAT would no longer cover them" in caplog.text

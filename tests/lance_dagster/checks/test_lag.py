@@ -229,7 +229,7 @@ def test_the_lag_begins_with_the_version_after_a_change_that_was_cleaned_up(lake
     table.insert({"id": [4], "n": [0]})
     table.optimize.compact_files()
     table.tags.create("compacted", lake.table("source").version)
-    time.sleep(0.5)
+    time.sleep(0.5)  # the lag is that of this version, and not of the next one
     table.insert({"id": [5], "n": [0]})
     lake.table("source").cleanup_old_versions(dt.timedelta(0), error_if_tagged_old_versions=False)
     assert [ref["version"] for ref in lake.table("source").versions()] == [1, 4, 5]
