@@ -72,11 +72,13 @@ def build_maintenance_schedule(
         # A context that a test builds has no instance, and so no runs.
         running = [] if context.instance_ref is None else open_runs(context.instance, job, silent_after)
         busy = [run for run in running if not run.is_silent]
-        mine = [name for name in due if not any(run.covers([name]) for run in busy)]
-        for run in busy:
-            if not mine and (due or run.covers([])):
-                yield dg.SkipReason(f"run {run.run_id} for the same tables has not ended")
-                return
+        parts = [[name] for name in due] or [[]]  # the empty one stands for all tables
+        ready = [part for part in parts if not any(run.covers(part) for run in busy)]
+        if not ready:
+            covering = next(run for run in busy if run.covers(parts[0]))
+            yield dg.SkipReason(f"run {covering.run_id} for the same tables has not ended")
+            return
+        mine = [name for part in ready for name in part]
         tags = {ORDER_TAG: tick.isoformat(), **({TABLES_KEY: json.dumps(mine)} if mine else {})}
         yield dg.RunRequest(run_config=config_for(mine) if mine else None, tags=tags)
 

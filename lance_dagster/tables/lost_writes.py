@@ -79,10 +79,14 @@ def _reject(
     ordered = sorted(writes, key=lambda write: write[0].record.storage_id)
     newest = {(event.key, event.partition): (event, run, main) for event, run, main in ordered}
     repeats = is_repeated(facts)
-    for event, run, main in newest.values():
-        if repeats(event.key, event.partition, run) or not _lacks(main, branch, event):
+    has_later_writes: set[str] = set()
+    for event, run, main in sorted(newest.values(), key=lambda write: write[0].record.storage_id):
+        if main.root_uri in has_later_writes or repeats(event.key, event.partition, run):
             continue
-        if _is_promoted(facts.instance, main, branch, event):
+        lacks_write = _lacks(main, branch, event)
+        if lacks_write is False:  # so that the branch, as it is now, has later writes as well
+            has_later_writes.add(main.root_uri)
+        if not lacks_write or _is_promoted(facts.instance, main, branch, event):
             continue
         what = event.key.to_user_string() + ("" if event.partition is None else f" ({event.partition})")
         raise dg.Failure(
@@ -112,21 +116,21 @@ def _open_main(uri: str, root_uri: str, options: Mapping[str, str] | None) -> la
         return None
 
 
-def _lacks(main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
-    """Whether a table lacks a branch, or has one that was begun again since a write; False if that is not known."""
+def _lacks(main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool | None:
+    """Whether a table lacks a branch, or has one that was begun again since a write; None if that is not known."""
     from lance_core.errors import NotFoundError  # noqa: PLC0415 - code locations load without it
 
     if branch not in main.branches.list():
         return True
     uuid, version = event.entry("lance/transaction_uuid"), event.version
     if not uuid or version is None:  # a write without a commit
-        return False
+        return None
     head = main.checkout_version((branch, None))
     try:
         transaction = head.read_transaction(version)
     except NotFoundError:
-        return head.version < version
-    return transaction is not None and transaction.uuid != uuid
+        return True if head.version < version else None  # else it was cleaned up
+    return None if transaction is None else transaction.uuid != uuid
 
 
 def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
