@@ -495,6 +495,7 @@ class World(contextlib.AbstractContextManager):
             raise
         if line is None or line.promoted:
             self.idle_promotions.add((run.run_id, table))
+            self.model.lines[table].pop(run.branch, None)
             return promotion
         if judged:
             self.problems.append(f"run {run.number} published {table} of {run.branch}, though {judged}")
