@@ -365,13 +365,13 @@ def _was_dropped(store: ObjectStore, written: Manifest, base: Manifest | None, l
     """Whether the dataset of the version was dropped; another dataset may have been created in its place."""
     if base is None or base.version in listed.seen:
         return False
-    fragment_ids = set(written.fragments.ids)
+    written_files = {file.path for fragment in written.fragments for file in fragment.files if file.base_id is None}
     for fragment in base.fragments:
-        files = [file for file in fragment.files if file.base_id is None] if fragment.id in fragment_ids else []
-        if files:
-            try:
-                store.head(data_key(files[0].path))
-            except ObjectNotFoundError:
-                return True
-            return False
+        for file in fragment.files:
+            if file.base_id is None and file.path in written_files:
+                try:
+                    store.head(data_key(file.path))
+                except ObjectNotFoundError:
+                    return True
+                return False
     return False

@@ -380,6 +380,26 @@ def test_a_commit_that_another_verb_follows_at_once_is_acknowledged(followers, v
         assert verify(lance_core.dataset(uri)) == [], follower
 
 
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_a_restore_whose_base_is_cleaned_up_at_once_is_acknowledged(followers, is_clone):
+    uri = f"memory://restored/{is_clone}"
+    dataset = lance_core.write_dataset(rows(1, 2), uri)
+    if is_clone:
+        dataset = dataset.shallow_clone(f"{uri}/clone", 1)
+        uri = dataset.uri
+    dataset.tags.create("first", 1)
+    dataset.add_columns({"w": "k + 1"})
+    if not is_clone:  # no file of the first version is left, though its fragment is
+        dataset.drop_columns(["k", "v"])
+    followers.append(lambda: lance_core.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True))
+    restored = lance_core.dataset(uri).checkout_version(1)
+    restored.restore()
+    assert not followers
+    opened = lance_core.dataset(uri)
+    assert opened.version == dataset.version + 1
+    assert opened.to_table().equals(rows(1, 2))
+
+
 @pytest.mark.parametrize(
     ("verb", "column"),
     [("cast", "y"), ("rename", "z"), ("add nulls", "n"), ("add columns", "w"), ("index", "k"), ("metadata", "k")],
