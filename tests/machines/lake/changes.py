@@ -1,7 +1,8 @@
 """Changes of rows: what each does to a table, by either library, and to the model's rows.
 
 The model's rows are a dict from the key `k` to the cells of the row, `v` and those of columns that were added; a cell that is
-null is left out, so that columns without values do not count. A change of the model is a pure function.
+null is left out, so that columns without values do not count. A change of the model is a pure function. Each row also has a
+vector `e`, which follows from its key.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import lance
 import pyarrow as pa
 
 Cells = tuple[tuple[str, int], ...]
 Rows = dict[int, Cells]
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("e", pa.list_(pa.float32(), 2))])
 Names = list[str]
 ZERO: Cells = (("v", 0),)
 
@@ -33,21 +35,29 @@ class Change:
     effect: Callable[[Rows], Rows]
 
 
+def vector_of(key: int) -> list[float]:
+    """The vector of the row with a key; no two rows have the same."""
+    return [float(key % 7), float(key)]
+
+
 def table_of(rows: Rows) -> pa.Table:
     """New rows as Arrow has them."""
-    return pa.table({"k": list(rows), "v": [dict(cells)["v"] for cells in rows.values()]}, schema=SCHEMA)
+    values = [dict(cells)["v"] for cells in rows.values()]
+    return pa.table({"k": list(rows), "v": values, "e": [vector_of(key) for key in rows]}, schema=SCHEMA)
 
 
 def rows_of(table: pa.Table) -> Rows:
     """Rows as the model has them.
 
     Raises:
-        ValueError: A key is there twice.
+        ValueError: A key is there twice, or a row has the vector of another one.
     """
-    rows = {
-        row.pop("k"): tuple(sorted((name, value) for name, value in row.items() if value is not None))
-        for row in table.to_pylist()
-    }
+    rows = {}
+    for row in table.to_pylist():
+        key, vector = row.pop("k"), row.pop("e")
+        if vector != vector_of(key):
+            raise ValueError(f"the row {key} has the vector {vector}")
+        rows[key] = tuple(sorted((name, value) for name, value in row.items() if value is not None))
     if len(rows) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows have {len(rows)} keys")
     return rows
@@ -115,6 +125,17 @@ def _index(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names:
     return Change(
         f"index {kind} of {column}", lambda table: table.create_scalar_index(column, kind, replace=True), dict
     )
+
+
+def _index_vectors(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
+    """An index that only pylance builds; lance_core has to keep it right."""
+    del random, fresh, names
+
+    def work(table: Any) -> None:
+        if isinstance(table, lance.LanceDataset) and rows:
+            table.create_index("e", "IVF_FLAT", num_partitions=1, replace=True)
+
+    return Change("index IVF_FLAT of e", work, dict)
 
 
 def _optimize(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
@@ -196,7 +217,7 @@ def _update_added(random: Random, fresh: Callable[[int], list[int]], rows: Rows,
 
 
 _WEIGHTS = {
-    _append: 6, _delete: 3, _update: 4, _merge: 4, _index: 2, _optimize: 1, _compact: 3, _configure: 1,
+    _append: 6, _delete: 3, _update: 4, _merge: 4, _index: 2, _index_vectors: 2, _optimize: 1, _compact: 3, _configure: 1,
     _add: 2, _drop: 1, _rename: 1, _cast: 1, _update_added: 1,
 }  # fmt: skip
 

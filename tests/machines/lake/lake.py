@@ -14,7 +14,7 @@ from lance_core.errors import CommitConflictError, InvalidInputError, LanceError
 from lance_core.maintenance.verify.files import verify
 from lance_core.store import open_store, s3
 from tests.machines.lake import traps
-from tests.machines.lake.changes import Change, Rows, rows_of
+from tests.machines.lake.changes import Change, Rows, rows_of, vector_of
 from tests.machines.lake.model import FindingError, Table, difference
 from tests.machines.lake.places import Place
 from tests.machines.lake.server import Rule
@@ -284,6 +284,21 @@ class Lake:
             where = f"{table.name}@{branch or 'main'}:{version}"
             raise FindingError(f"{library} cannot read {where}: {error!r}") from error
 
+    def has_vector_index(self, table: Table, branch: str | None) -> bool:
+        """Whether a line has the index of vectors that pylance built."""
+        return any(index.index_type == "IVF_FLAT" for index in self.open("ours", table, branch).describe_indices())
+
+    def search(self, table: Table, branch: str | None) -> None:
+        """See that pylance finds rows by their vectors through its index, and none that was deleted."""
+        rows = table.lines[branch].rows
+        opened = self.open("pylance", table, branch)
+        keys = self.random.sample(sorted(rows), min(3, len(rows))) + self.fresh(1)
+        for key in keys:
+            nearest = {"column": "e", "q": vector_of(key), "k": 1}
+            hits = opened.to_table(columns=["k", "_distance"], nearest=nearest)["k"].to_pylist()
+            if set(hits) - set(rows) or (key in rows and hits != [key]):
+                raise FindingError(f"the nearest rows of {key} in {table.name}@{branch or 'main'} are {hits}")
+
     def check(self) -> None:
         """See that every reference has its rows, for both libraries, and that `verify` finds nothing."""
         tables = list(self.tables.values())
@@ -298,6 +313,8 @@ class Lake:
                     chosen.add(self.random.choice(sorted(rest)))
                 for version in sorted(chosen):
                     self.compare(table, branch, version)
+                if self.place.is_shared and self.has_vector_index(table, branch):
+                    self.search(table, branch)
                 problems = verify(self.open("ours", table, branch))
                 if problems:
                     raise FindingError(f"verify finds in {table.name}@{branch or 'main'}: {problems}")
