@@ -3,6 +3,7 @@
     run(command)            waits, and returns what it printed
     running(command)        a context in which it runs: servers, writers that are killed
     held_port()             a context in which no other process is given a port of this machine
+    processor_seconds()     how long this process and the others have computed
 
 Each process gets a session of its own and default signals (a shell's `&` and `nohup` leave SIGINT ignored, which Dagster
 applies to SIGTERM as well), and is killed when the test process dies. What it prints goes to files: a grandchild that keeps
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["ROOT", "held_port", "run", "running", "stop"]
+__all__ = ["ROOT", "held_port", "processor_seconds", "run", "running", "stop"]
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 1000.0  # pytest's is 1200
@@ -38,6 +39,11 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the test has ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and of those that it waited for; other work on the machine does not count."""
+    return sum(os.times()[:4])
 
 
 def run(

@@ -1,6 +1,6 @@
 """`python -m tests.machines.lake [--seed N] [--steps N] [--place disk|memory|s3] [--seconds S | --minutes M]`.
 
-Without a seed, seeds are drawn until the time is over. A finding ends the program with the exit code 1, after a line
+Without a seed, seeds are drawn until so much processor time is spent. A finding ends the program with the exit code 1, after a line
 `replay: ...` with the arguments that repeat it.
 """
 
@@ -12,6 +12,7 @@ import warnings
 
 from tests.machines.lake.runs import run_seed
 from tests.machines.lake.server import running
+from tests.processes import processor_seconds
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable()
-    until = time.monotonic() + (arguments.seconds or 60 * arguments.minutes)
+    until = processor_seconds() + (arguments.seconds or 60 * arguments.minutes)
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 1_000_000_000
     count = 0
     with running() as server:
@@ -37,7 +38,7 @@ def main() -> int:
                 print(finding)
                 return 1
             seed += 1
-            if time.monotonic() > until:
+            if processor_seconds() > until:
                 print(f"{count} seeds, no finding")
                 return 0
 
