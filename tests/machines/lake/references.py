@@ -160,8 +160,14 @@ class References(Lake):
         refs = [*table.tags.values(), *table.clones.values()]
         refs += [line.fork for line in table.lines.values() if line.fork is not None]
         is_needed = any(at == name for at, _ in refs)
+        # Killed creations of branches and clones left tags.
+        is_tagged = any(tag["branch"] == name for tag in self.open("ours", table).tags.list().values())
         outcome = self.take(
-            library, fault, lambda role: self.open(library, table, None, role).branches.discard(name), is_needed, True
+            library,
+            fault,
+            lambda role: self.open(library, table, None, role).branches.discard(name),
+            is_needed or is_tagged,
+            True,
         )
         opened = lance_core.dataset(table.uri, storage_options=self.place.options())
         if name in opened.branches.list():
