@@ -28,6 +28,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     maintenance.cleanup,
     erasure.erase,
     maintenance.verify,
+    maintenance.migrate_row_ids,
     maintenance.restore,
 )
 

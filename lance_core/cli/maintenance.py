@@ -232,6 +232,15 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool, row
         sys.exit(FOUND_PROBLEMS)
 
 
+@command("migrate-row-ids", versioned=False)
+def migrate_row_ids(dataset: LanceDataset, output: CommandOutput) -> None:
+    """Give rows ids that survive updates and moves.
+
+    One version is committed beside writers, and no row is written. Indices stay valid.
+    """
+    output.record(dataclasses.asdict(dataset.migrate_to_stable_row_ids()))
+
+
 @command("restore", versioned=False)
 @click.argument("version")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

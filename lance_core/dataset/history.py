@@ -428,9 +428,9 @@ class HistoryVerbs(Handle):
     ) -> DatasetDelta:
         """The rows that were inserted, updated and deleted between two versions.
 
-        They are exact if the table has stable row ids (`enable_stable_row_ids`, when it is created). Without them,
-        inserted and deleted rows are known, and an error names a version that updated rows. Compaction, indices and
-        configuration change no row; neither do columns that are dropped, renamed, or added without values.
+        They are exact if both versions have stable row ids (`migrate_to_stable_row_ids`). Without them, inserted and
+        deleted rows are known, and an error names a version that updated rows. Compaction, indices and configuration
+        change no row; neither do columns that are dropped, renamed, or added without values.
 
         Args:
             compared_against: The earlier version, which is compared with this one.

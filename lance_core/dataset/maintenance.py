@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lance_core.maintenance.cleanup.run import CleanupExplanation, CleanupStats
     from lance_core.maintenance.compaction.rewrite import CompactionMetrics
     from lance_core.maintenance.erasure.report import ErasureReport
+    from lance_core.verbs.indices.stable_row_ids import RowIdMigration
 
 _NOT_OPTIONS: Final = ("transaction_properties", "progress")
 
@@ -372,6 +373,38 @@ class MaintenanceVerbs(Handle):
             transaction_properties=transaction_properties or {},
         )
         return erase_rows(self, where, options)
+
+    def migrate_to_stable_row_ids(self, *, transaction_properties: Mapping[str, str] | None = None) -> RowIdMigration:
+        """Give the rows of the newest version ids that they keep when they are updated or moved; none is written again.
+
+        A row gets its address as its id, so that all indices stay valid. Older versions, tags of them, clones and
+        branches stay as they are. A table that has stable row ids stays as it is. Other writers need not stop: their
+        appends follow, and of two conflicting changes the later one is computed again.
+
+        Args:
+            transaction_properties: Strings for the history, by key.
+
+        Raises:
+            InvalidInputError: The handle is on a branch.
+            UnsupportedError: Indices that cannot be rebuilt here follow moves by the fragment reuse index.
+            RetryableConflictError: Other writers committed first in each attempt.
+            DatasetNotFoundError: The dataset was dropped.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.create_scalar_index("id", "BTREE")
+            >>> table.migrate_to_stable_row_ids().indices_kept
+            ('id_idx',)
+            >>> table.update({"id": "9"}, where="id = 3")
+            {'num_rows_updated': 1}
+            >>> table.to_table(filter="id = 9", with_row_id=True)["_rowid"].to_pylist()
+            [2]
+        """
+        from lance_core.verbs.indices.stable_row_ids import migrate_to_stable_row_ids  # noqa: PLC0415 - see docstring
+
+        manifest, migration = migrate_to_stable_row_ids(self.snapshot, transaction_properties)
+        self.move_to(manifest)
+        return migration
 
 
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:

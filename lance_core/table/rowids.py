@@ -29,6 +29,8 @@ from lance_core.table.fragment import Fragment
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 _MAX_ROWS = 1 << 32
+# Ids of rows of several fragments ascend within each fragment, and a segment for all would have 8 bytes per row.
+_LONGEST_STEP, _SHORTEST_RUN = 1 << 16, 32
 # The end of a range is one more than its last id, and is a uint64 as well.
 _LAST_END = (1 << 64) - 1
 
@@ -93,10 +95,14 @@ def decode_row_ids_of(fragment: Fragment) -> U64Array | None:
 
 
 def encode_row_ids(row_ids: U64Array) -> bytes:
-    """Serialize row ids as one segment of the smallest form."""
+    """Serialize row ids, as one segment of the smallest form or as one for each long ascending run of near ids."""
     if len(row_ids) == 0:
         return b""
-    return rowids_pb2.RowIdSequence(segments=[_encode_segment(np.asarray(row_ids, np.uint64))]).SerializeToString()
+    ids = np.asarray(row_ids, np.uint64)
+    steps = ids[1:] - ids[:-1]  # of a descending step, unsigned, a large number
+    starts = np.flatnonzero(steps > _LONGEST_STEP) + 1
+    runs = np.split(ids, starts) if len(starts) < len(ids) // _SHORTEST_RUN else [ids]
+    return rowids_pb2.RowIdSequence(segments=map(_encode_segment, runs)).SerializeToString()
 
 
 def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:

@@ -57,6 +57,8 @@ class LanceMaintenancePolicy:
         retain_versions: The number of newest versions that are kept, whatever their age; without `cleanup_older_than`
             all others are removed. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
+        stable_row_ids: Whether a table without stable row ids gets them, in one commit that moves no row; branches stay
+            as they are.
         delete_rate_limit: The most files that cleanup deletes per second; None for no limit.
         delete_concurrency: The number of concurrent requests by which cleanup deletes, on S3 of 1,000 files each; None
             for 32 on object storage and one on disks.
@@ -94,6 +96,7 @@ class LanceMaintenancePolicy:
     receipts_older_than: str | timedelta | None = field_with_description(
         "1y", 'Age after which rows of the log of maintenance are deleted; "never" for no limit.'
     )
+    stable_row_ids: bool = field_with_description(False, "Give stable row ids to tables that lack them.")
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Reject unknown arguments, naming the nearest known argument."""

@@ -92,7 +92,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         default=False,
         description=(
             "Create tables with stable row ids, which rows keep when they are updated, so that inputs of changes and "
-            "column writes follow updated rows. An existing table stays as it was created."
+            "column writes follow updated rows. An existing table gets them by lance migrate-row-ids, or by "
+            "stable_row_ids of a LanceMaintenancePolicy."
         ),
     )
     max_rows_per_file: int | None = Field(default=None, gt=0)

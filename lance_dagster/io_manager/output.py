@@ -151,8 +151,8 @@ class TableOutput:
         existing, stable_row_ids = self.existing, plain_metadata(self.metadata.get("lance/stable_row_ids"))
         if existing is not None and stable_row_ids is True and not existing.has_stable_row_ids:
             raise dg.DagsterInvalidDefinitionError(
-                f"{self.label}: metadata lance/stable_row_ids: {self.uri} was created without stable row ids, which "
-                "an existing table cannot get. Remove the entry, or drop the table and materialize the asset again"
+                f"{self.label}: metadata lance/stable_row_ids: {self.uri} was created without stable row ids. "
+                f"Remove the entry, or give them to the table: lance migrate-row-ids {self.uri}"
             )
         # The table's configuration belongs to main: a promotion does not copy it there.
         on_branch = existing is not None and self.branch is not None

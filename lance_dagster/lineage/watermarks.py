@@ -171,10 +171,9 @@ def updates_unknown(uri: str, label: str, error: UnsupportedError) -> Unsupporte
         error: The error of the read.
     """
     return UnsupportedError(
-        f"{label}: {uri} was created without stable row ids, so that updates of rows cannot be read as changes: "
-        f"{error}. Set the metadata lance/stable_row_ids: True of the input's asset, or stable_row_ids of "
-        "LanceIOManager, drop the table, and materialize that asset again; until then a run with the tag "
-        f"{FULL_REFRESH}=true reads all rows"
+        f"{label}: {uri} had no stable row ids in these versions, so that updates of rows cannot be read as changes: "
+        f"{error}. Give them to the table (lance migrate-row-ids {uri}, or stable_row_ids=True of a "
+        f"LanceMaintenancePolicy), and let one run with the tag {FULL_REFRESH}=true read all rows"
     )
 
 

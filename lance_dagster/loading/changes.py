@@ -173,9 +173,9 @@ def plan_changes_of_input(
     is_first = all(span.part.begin is None for span in spans)
     if not end.has_stable_row_ids and is_first:
         context.log.warning(
-            "%s: %s has no stable row ids, so that later runs fail if its rows were updated. Set the metadata "
-            "lance/stable_row_ids: True of its asset, or stable_row_ids of LanceIOManager, to create tables with them",
-            label, end.uri,
+            "%s: %s has no stable row ids, so that later runs fail if its rows were updated. Give them to the table: "
+            "lance migrate-row-ids %s, or stable_row_ids=True of a LanceMaintenancePolicy",
+            label, end.uri, end.uri,
         )  # fmt: skip
     for reader in readers:
         consumed.readers.hold(reader.asset)

@@ -327,7 +327,7 @@ def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: 
 
 
 STEPS = {
-    "commit": "Commits the rewritten files of a table.",
+    "commit": "Commits the rewritten files of a table; gives it stable row ids, if the policy says so.",
     "materialize_deletions": "Rewrites files with many deleted rows.",
     "refresh_indices": "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
     "clean_up": "Removes old versions and the files that only they need.",

@@ -35,7 +35,7 @@ from pyspark_lance.types.column_names import quoted
 
 _ON_TABLE: Final = {
     **{verb: verb for verb in ("cleanup_old_versions", "explain_cleanup_old_versions", "drop_index", "restore")},
-    **{verb: verb for verb in ("create_branch", "ensure_branch", "shallow_clone")},
+    **{verb: verb for verb in ("create_branch", "ensure_branch", "shallow_clone", "migrate_to_stable_row_ids")},
     **{f"{verb}_branch": f"branches.{verb}" for verb in ("promote", "delete", "discard")},
     **{f"{verb}_tag": f"tags.{verb}" for verb in ("create", "update", "delete")},
 }

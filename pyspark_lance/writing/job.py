@@ -301,8 +301,8 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         raise DatasetExistsError(f"there is already a table at {uri}; mode 'append' or 'overwrite' writes to it")
     if base is not None and options.files.enable_stable_row_ids and not base.has_stable_row_ids:
         raise InvalidInputError(
-            f"enable_stable_row_ids: {uri} was created without stable row ids, and a table keeps what it was created "
-            "with. Leave the option out, or write to a new table"
+            f"enable_stable_row_ids: {uri} was created without stable row ids. Leave the option out, or give them to "
+            "the table first: LanceDataset.migrate_to_stable_row_ids"
         )
     plan = plan_write(
         source,

@@ -32,6 +32,8 @@ class MaintenancePolicy:
         retain_versions: The number of newest versions that are kept, whatever their age; without `cleanup_older_than`
             all others are removed. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
+        stable_row_ids: Whether a table without stable row ids gets them (`LanceDataset.migrate_to_stable_row_ids`);
+            branches stay as they are.
         max_parallel_tasks: The most rewrites that run at a time; None for a number that fits the machine.
         dry_run: Whether to report only what would be done.
         max_small_fragments: With more small fragments than this, a table needs maintenance.
@@ -78,6 +80,7 @@ class MaintenancePolicy:
     receipts_older_than: str | timedelta | None = _field_with_description(
         "1y", 'Delete rows of the log of maintenance of this age; "never" for no limit.  [1y]'
     )
+    stable_row_ids: bool = _field_with_description(False, "Give stable row ids to tables that lack them.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""

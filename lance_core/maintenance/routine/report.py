@@ -29,7 +29,7 @@ from lance_core.verbs.context.handle import Handle
 Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult | Exception]]
 """Runs compaction tasks, in this process or elsewhere; yields the result of each, or its error."""
 
-_WORK: Final = ("fragments_removed", "indices_refreshed", "files_removed", "bytes_removed")
+_WORK: Final = ("fragments_removed", "indices_refreshed", "row_ids_migrated", "files_removed", "bytes_removed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class MaintenancePlan:
         indices_left: The indices that do not cover all rows, and that cannot be extended here.
         indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that an
             index covers with fragments that it does not cover.
+        row_ids_due: Whether the table gets stable row ids.
         partition_columns: The columns on which zone maps are kept.
         max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         deadline: The time, in seconds since 1970, after which no further rewrite or step begins; None for no limit.
@@ -67,6 +68,7 @@ class MaintenancePlan:
     indices_due: bool = False
     indices_left: Sequence[str] = ()
     indices_first: Sequence[str] = ()
+    row_ids_due: bool = False
     partition_columns: Sequence[str] = ()
     max_unindexed_fragments: int = 0
     deadline: float | None = None
@@ -75,7 +77,7 @@ class MaintenancePlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.num_tasks or self.cleanup_due or self.indices_due)
+        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due)
 
     @property
     def problems(self) -> list[str]:

@@ -57,7 +57,7 @@ def run_step(
     plan = report.plan
     if report.was_dropped or plan.policy.dry_run or plan.health is None:  # the survey failed
         return report
-    if step == "commit" and not plan.num_tasks:
+    if step == "commit" and not (plan.num_tasks or plan.row_ids_due):
         return report
     if step == "clean_up" and report.is_damaged:
         return report.failed(step, "all versions stay, as an older one may be needed in place of the damaged files")

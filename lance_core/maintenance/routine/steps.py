@@ -2,7 +2,8 @@
 
     rewrite_tasks           tasks -> new files that are not committed yet
     commit                  all results of a table -> one Rewrite; fragments that a writer changed meanwhile are planned
-                            again (indices are extended before, where the Rewrite needs it: see `indices`)
+                            again (indices are extended before, where the Rewrite needs it: see `indices`). A table that
+                            gets stable row ids gets them here, and its rewrites are planned after that
     materialize_deletions   remaining fragments with many deleted rows -> one Rewrite
     refresh_indices         rows that an index does not cover -> the index; zone maps on partition columns are created
     clean_up                old versions are removed, with the files that only they need
@@ -19,7 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from lance_core.errors import CommitConflictError, LanceError, VersionNotFoundError
+from lance_core.errors import (
+    CommitConflictError,
+    LanceError,
+    RetryableConflictError,
+    UnsupportedError,
+    VersionNotFoundError,
+)
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
 from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, run_in_processes, worker_count
 from lance_core.maintenance.compaction.rebase import rebase_results
@@ -34,6 +41,7 @@ from lance_core.maintenance.zone_maps import index_partitions
 from lance_core.retry import backoff
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.indices.stable_row_ids import migrate_to_stable_row_ids
 from lance_core.verbs.refs.readers import Readers
 
 _logger = logging.getLogger(__name__)
@@ -157,6 +165,9 @@ def rewrite_tasks(
 def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
     """Extend the indices that must be extended first, and commit the results of the rewrites of a plan."""
     plan, results = report.plan, list(report.results)
+    if plan.row_ids_due:
+        report = _migrate_row_ids(dataset, report, context)
+        return report if report.lost else _commit_all(dataset, report, context, "commit")
     # Rewrites that failed are not tried again here: the table is finished without them.
     missing, are_joined = 0 if report.deferred or report.error else plan.num_tasks - len(results), False
     report = replace(report, results=())
@@ -317,6 +328,19 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
             context.log.warning("%s: %s", plan.table, problem)
     report = _add_index_growth(dataset, report, sizes)
     return _commit_all(dataset, report, context, _REFRESH) if are_joined else report
+
+
+def _migrate_row_ids(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
+    """Give the table stable row ids, unless it has got them since the survey."""
+    try:
+        manifest, migration = migrate_to_stable_row_ids(dataset.snapshot, context.properties)
+    except RetryableConflictError as error:
+        context.log.warning("%s: %s", report.plan.table, error)
+        return report.plus(lost=1)
+    except UnsupportedError as error:  # of its indices; the rest of the maintenance goes on
+        return report.failed("commit", error)
+    dataset.move_to(manifest)
+    return report.plus(row_ids_migrated=int(migration.is_new), indices_refreshed=len(migration.indices_rebuilt))
 
 
 def _add_index_growth(dataset: Handle, report: MaintenanceReport, before: Mapping[str, int]) -> MaintenanceReport:

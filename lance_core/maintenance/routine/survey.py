@@ -68,7 +68,9 @@ def survey_table(
     stale = [name for name, share in health.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
     options = policy.compaction_options()
-    tasks = list(Compaction.plan(dataset, options).tasks)
+    row_ids_due = policy.stable_row_ids and not (dataset.has_stable_row_ids or dataset.branch)
+    # Rewrites of rows without stable row ids could not be committed afterwards.
+    tasks = [] if row_ids_due and not policy.dry_run else list(Compaction.plan(dataset, options).tasks)
     due, first = [name for name in stale if name not in left], list[str]()
     if due:
         tasks, first = choose_due_rewrites(dataset, tasks, options, due)
@@ -84,6 +86,7 @@ def survey_table(
         indices_due=bool(lacking or due),
         indices_left=left,
         indices_first=first,
+        row_ids_due=row_ids_due,
         partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )

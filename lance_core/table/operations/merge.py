@@ -12,11 +12,12 @@ from pyroaring import BitMap
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema
+from lance_core.table import flags
 from lance_core.table.fragment import Fragment, WireRecord
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
-from lance_core.table.reuse import without_replaced
+from lance_core.table.reuse import trimmed, without_replaced
 from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_last_updated, with_versions
 
 
@@ -30,12 +31,15 @@ class Merge(WireRecord):
         preserves_nullability: Whether new columns are nullable, so that concurrent appends stay valid.
         updated_rows: Offsets of the rows that got values, by fragment id; None for all rows of each fragment whose
             files changed. It is not part of the message of the wire.
+        first_row_id: The stable row id of the next new row in a dataset that gets stable row ids, those of its rows
+            being in `fragments`; None for any other change. It is not part of the message of the wire.
     """
 
     fragments: tuple[Fragment, ...]
     schema: Schema
     preserves_nullability: bool = False
     updated_rows: Mapping[int, BitMap] | None = field(default=None, compare=False)
+    first_row_id: int | None = field(default=None, compare=False)
 
     name: ClassVar[str] = "Merge"
     wire_name: ClassVar[str] = "merge"
@@ -63,6 +67,14 @@ class Merge(WireRecord):
             next_row_id=next_row_id,
             indices=without_replaced(base.indices, base.fragments, fragments),
         )
+        if self.first_row_id is not None:
+            result = replace(
+                result,
+                next_row_id=max(base.next_row_id, self.first_row_id),
+                reader_flags=base.reader_flags | flags.STABLE_ROW_IDS,
+                writer_flags=base.writer_flags | flags.STABLE_ROW_IDS,
+                indices=trimmed(result.indices),
+            )
         return replace(result, indices=retained_indices(result))
 
     def _record_change(self, fragment: Fragment, before: Fragment | None, version: int) -> Fragment:

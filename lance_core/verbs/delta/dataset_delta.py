@@ -376,8 +376,9 @@ class DatasetDelta:
         begin = self._begin_snapshot
         if not self._end.manifest.uses_stable_row_ids or (begin and not begin.manifest.uses_stable_row_ids):
             raise UnsupportedError(
-                f"{self._dataset.uri}: {what} need stable row ids, which a table gets when it is created "
-                "(enable_stable_row_ids=True); without them, use get_inserted_rows and get_deleted_rows"
+                f"{self._dataset.uri}: {what} need stable row ids in both versions; a table gets them when it is "
+                "created (enable_stable_row_ids=True) or by migrate_to_stable_row_ids(), for later versions; without "
+                "them, use get_inserted_rows and get_deleted_rows"
             )
 
     def _read_rows(self, snapshot: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:

@@ -43,7 +43,7 @@ from lance_core.verbs.delta.version_of_branch import BranchHistory
 from lance_core.verbs.rows.rewritten_rows import numbered_fragments
 from lance_core.verbs.scan.read_fragment import count_file_rows
 
-_NAMED = "only a table with stable row ids (enable_stable_row_ids, when it is created) records which rows were updated"
+_NAMED = "only a table with stable row ids (migrate_to_stable_row_ids gives it these) records which rows were updated"
 
 
 class RowMoves:

@@ -157,6 +157,12 @@ class Tables(RuleBasedStateMachine):
         handle = self.handles[which]
         self.change(handle, lambda: handle.optimize.compact_files(target_rows_per_fragment=20), self.rows)
 
+    @rule(which=HANDLES)
+    def migrate(self, which):
+        handle = self.handles[which]
+        self.change(handle, handle.migrate_to_stable_row_ids, self.rows)
+        assert lance.dataset(self.uri).has_stable_row_ids
+
     @rule(which=HANDLES, choice=st.integers(0, 100))
     def restore(self, which, choice):
         version = 1 + choice % len(self.versions)

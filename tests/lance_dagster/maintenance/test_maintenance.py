@@ -745,3 +745,15 @@ class TestPolicy:
         lake.run(planes)
         assert lake.table("nyc/planes").count_rows() == 2
         assert isinstance(lake.manager(), LanceIOManager)
+
+
+def test_a_policy_gives_stable_row_ids_once(lake):
+    table = fill(lake, "nyc/flights")
+    policy = LanceMaintenancePolicy(stable_row_ids=True, cleanup_older_than=None)
+    job = build_maintenance_job([flights], policy)
+    assert run(lake, job, assets=[flights]).success
+    migrated = lake.table("nyc/flights")
+    assert migrated.has_stable_row_ids
+    assert (len(migrated.get_fragments()), migrated.to_table()) == (1, table.to_table())
+    assert run(lake, job, assets=[flights]).success
+    assert lake.table("nyc/flights").version == migrated.version

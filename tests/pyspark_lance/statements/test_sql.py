@@ -465,6 +465,9 @@ def test_maintenance_indices_branches_and_clones(spark, sql, lake, table, lance)
     assert sql("CALL lake.system.restore(lake.nyc.t VERSION AS OF 1)") == [(10,)]
     assert lance.dataset(table).count_rows() == 10
     assert sql("DESCRIBE HISTORY lake.nyc.t")[0][2] == "Restore"
+    (migrated,) = pyspark_lance.sql(spark, "CALL lake.system.migrate_to_stable_row_ids('nyc.t')").collect()
+    assert (migrated.version, migrated.is_new) == (lance.dataset(table).version, True)
+    assert lance.dataset(table).has_stable_row_ids
     (cleaned,) = pyspark_lance.sql(
         spark, "CALL lake.system.cleanup_old_versions('copy', older_than => INTERVAL 0 DAYS)"
     ).collect()

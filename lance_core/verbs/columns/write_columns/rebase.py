@@ -219,7 +219,7 @@ def _follow_rows(
     """Yield the new places of moved rows, by fragment; deleted rows are left out."""
     before = pending.snapshot
     ids = stable_ids
-    if not after.manifest.uses_stable_row_ids:
+    if not (before.manifest.uses_stable_row_ids and after.manifest.uses_stable_row_ids):
         moves = RowMoves(before, (piece.fragment_id for piece, _ in lost))
         try:
             moves.follow(after)
