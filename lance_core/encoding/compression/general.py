@@ -9,6 +9,11 @@ compressed as a whole.
 pyarrow does not report that an LZ4 block holds fewer bytes than stated: the rest of the buffer is uninitialized. The
 last five bytes of an LZ4 block are literals (all bytes of a shorter block), so that the end of the buffer can be
 compared with the end of the block. Only uninitialized memory with the same bytes passes this check.
+
+The LZ4 blocks of many chunks are decompressed as the blocks of one LZ4 frame, each with its size before it: one call
+that lets the interpreter lock go, where thousands of short ones would make threads wait for each other.
+
+    |u32 magic|version and flags, largest block, checksum|u32 size of block|raw LZ4 block|...|u32 0|
 """
 
 from __future__ import annotations
@@ -29,7 +34,14 @@ from lance_core._proto.encodings_v2_1_pb2 import (
     General,
 )
 from lance_core.encoding.compression import registry
-from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkGatherer,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    gather_ranges,
+)
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, compute_offsets
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
@@ -37,6 +49,11 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAX_PIECE_BYTES = 2**31
 # Number of bytes at the end of an LZ4 block that are always literals.
 _FINAL_LITERALS = 5
+# Chunks that are decompressed together: the head of their frame, and how many bytes one of them may have when plain.
+_FRAME_HEAD = bytes.fromhex("04224d18604082")
+_FRAME_BLOCK = 64 * 1024
+# The most chunks that are decompressed to look values up in them.
+_TOGETHER = 64
 # A page is rejected if it grows by more than this factor when it is decompressed, and to more than this many bytes.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
@@ -109,6 +126,39 @@ class Decompressor:
             raise CorruptFileError(str(error)) from error
         _check_end(self._codec, packed, plain[-_FINAL_LITERALS:], size)
         return plain
+
+    def join(self, buffers: ChunkBuffers) -> ChunkBuffers:
+        """The decompressed pieces, back to back.
+
+        Raises:
+            CorruptFileError: As for one piece.
+        """
+        joined = self._join_blocks(buffers) if self._scheme.name == "lz4" and buffers.sizes.size > 1 else None
+        return joined or _join_pieces([self(buffers.piece(i)) for i in range(buffers.starts.size)])
+
+    def _join_blocks(self, buffers: ChunkBuffers) -> ChunkBuffers | None:
+        """LZ4 blocks that are decompressed in one call; None if each piece has to be looked at, or reported."""
+        packed_sizes, prefix = buffers.sizes - self._scheme.prefix, self._scheme.prefix
+        if packed_sizes.min() < _FINAL_LITERALS or packed_sizes.max() > _FRAME_BLOCK:
+            return None
+        packed = gather_ranges(buffers.data, buffers.starts, buffers.sizes)
+        frame = np.concatenate([np.frombuffer(_FRAME_HEAD, np.uint8), packed, np.zeros(prefix, np.uint8)])
+        ends = np.cumsum(buffers.sizes) + len(_FRAME_HEAD)
+        heads = (ends - buffers.sizes)[:, None] + np.arange(prefix)
+        sizes = frame[heads].view("<u4").ravel().astype(np.int64)
+        total = int(sizes.sum())
+        if sizes.min() < _FINAL_LITERALS or sizes.max() > _FRAME_BLOCK or total > self._remaining_bytes:
+            return None
+        frame[heads] = packed_sizes.astype("<u4").view(np.uint8).reshape(-1, prefix)
+        try:
+            data = np.frombuffer(pa.Codec("lz4").decompress(frame, total), np.uint8)
+        except OSError:
+            return None
+        final, plain_ends = np.arange(-_FINAL_LITERALS, 0), np.cumsum(sizes)
+        if not np.array_equal(data[plain_ends[:, None] + final], frame[ends[:, None] + final]):
+            return None
+        self._remaining_bytes -= total
+        return ChunkBuffers(data=data, starts=plain_ends - sizes, sizes=sizes)
 
     def _read_stated_size(self, data: Bytes) -> int | None:
         """The stated size of a piece; None for a frame without a size."""
@@ -204,8 +254,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
 
 
 def _decompress_chunks(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
-    decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
-    return _join_pieces([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
+    return Decompressor(encoding.general.compression, int(buffers.sizes.sum())).join(buffers)
 
 
 def _join_pieces(pieces: Sequence[Bytes]) -> ChunkBuffers:
@@ -255,17 +304,20 @@ def _gather(
     gather, bits_per_value = inner_gatherer
     decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
     numbers, first = np.unique(chunks, return_index=True)
-    bounds = pairwise([*first.tolist(), int(positions.size)])
+    bounds = [*first.tolist(), int(positions.size)]
     values: list[bytes | memoryview] = []
-    for chunk, (start, end) in zip(numbers.tolist(), bounds, strict=True):
-        # Slices of Python's bytes are copies: the memory of the chunk is released.
-        plain = decompress.to_bytes(buffers.piece(chunk))
-        values += gather([plain], int(counts[chunk]), positions[start:end].tolist())
-    data = np.frombuffer(b"".join(values), np.uint8)
+    for begin in range(0, numbers.size, _TOGETHER):
+        some = numbers[begin : begin + _TOGETHER]
+        plain = decompress.join(ChunkBuffers(data=buffers.data, starts=buffers.starts[some], sizes=buffers.sizes[some]))
+        for place, chunk in enumerate(some.tolist(), begin):
+            # Slices of Python's bytes are copies, which cost a fraction of those of a view: the chunks are released.
+            data = plain.piece(place - begin).tobytes()
+            values += gather([data], int(counts[chunk]), positions[bounds[place] : bounds[place + 1]].tolist())
+    joined = np.frombuffer(b"".join(values), np.uint8)
     if bits_per_value:
-        return FixedWidthBlock(data=data, bits_per_value=bits_per_value, num_values=int(positions.size))
+        return FixedWidthBlock(data=joined, bits_per_value=bits_per_value, num_values=int(positions.size))
     offsets = compute_offsets(np.fromiter(map(len, values), np.int64, len(values)))
-    return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
+    return VariableBlock(offsets=offsets, data=joined, num_values=int(positions.size))
 
 
 def _make_chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:

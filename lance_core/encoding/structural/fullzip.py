@@ -226,6 +226,10 @@ def decode(
         starts, lengths, owners = _find_places(pages, rows, step)
         ranges, counts = merge_ranges(starts, starts + lengths, owners)
         data, places = coalesce_pieces((yield ranges))
+        if kind.width == 0 and data.size == rows.count * step:
+            plain = FixedWidthBlock(data=data, bits_per_value=bits, num_values=rows.count)
+            levels = Levels(layers=layers, num_levels=rows.count, repetition=None, definition=None)
+            return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, plain))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
             # From positions in the file to positions in the data, then from the rows of all runs to those of each run.
@@ -313,9 +317,7 @@ def _unzip(
 
 
 def _gather_values(data: Bytes, starts: Counts, size: int) -> Bytes:
-    """Values of `size` bytes: a view if they are contiguous, else copies."""
-    if data.size == starts.size * size:
-        return data
+    """Copies of values of `size` bytes."""
     low, high = int(starts.min()), int(starts.max()) + size
     if low < 0 or high > data.size:
         raise CorruptFileError("a value ends after the page")
