@@ -1,4 +1,4 @@
-"""The handler of pandas frames. The index is not stored: an index with a name is rejected, so that it is not lost.
+"""The handler of pandas frames. The index is not stored: one that has a name or is not of integers is rejected.
 
 The schema's metadata hold the frame's types, as with pylance, so that integers with nulls come back as they were.
 """
@@ -121,8 +121,8 @@ def _name_column_in_errors(frame: pd.DataFrame) -> Iterator[None]:
     """Turn Arrow's errors about a frame into errors that name the column and example values.
 
     Raises:
-        SchemaError: The frame has a named index, or a column that cannot be converted to Arrow or has no unique string
-            as its name.
+        SchemaError: The frame has an index that would be lost, or a column that cannot be converted to Arrow or has no
+            unique string as its name.
     """
     _reject_unstorable(frame)
     try:
@@ -152,6 +152,11 @@ def _reject_unstorable(frame: pd.DataFrame) -> None:
     named = [name for name in frame.index.names if name is not None]
     if named:
         raise SchemaError(f"the index {named} would be lost; make it a column with reset_index()")
+    if len(frame) and frame.index.inferred_type != "integer":  # integers number rows
+        raise SchemaError(
+            f"the index, which begins with {frame.index[0]!r}, would be lost; make it a column with reset_index(), or "
+            "drop it with reset_index(drop=True)"
+        )
     for name in frame.columns:
         if not isinstance(name, str):
             raise SchemaError(

@@ -112,6 +112,25 @@ class TestTypes:
 
         assert "index ['id'] would be lost" in errors(lake.run(indexed, fails=True))
 
+    @pytest.mark.parametrize(
+        "index", [["a", "b"], pd.to_datetime(["2024-01-01", "2024-01-02"]), [("a", 1), ("b", 2)], [0.5, 1.5]]
+    )
+    def test_an_index_of_values_is_not_lost_silently(self, lake, index):
+        @dg.asset
+        def indexed() -> pd.DataFrame:
+            return pd.DataFrame({"n": [1, 2]}, index=index)
+
+        assert "would be lost; make it a column with reset_index()" in errors(lake.run(indexed, fails=True))
+
+    def test_an_index_of_numbers_of_rows_is_left_out(self, lake):
+        @dg.asset
+        def filtered() -> pd.DataFrame:
+            frame = pd.DataFrame({"n": [1, 2, 3]})
+            return frame[frame["n"] > 1]
+
+        lake.run(filtered)
+        assert lake.table("filtered").to_table().to_pydict() == {"n": [2, 3]}
+
 
 class TestPartitions:
     def test_the_same_partition(self, filled):
