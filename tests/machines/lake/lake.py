@@ -288,6 +288,12 @@ class Lake:
         """Whether a line has the index of vectors that pylance built."""
         return any(index.index_type == "IVF_FLAT" for index in self.open("ours", table, branch).describe_indices())
 
+    def are_vectors_indexed(self, table: Table, branch: str | None) -> bool:
+        """Whether the index covers all rows."""
+        if not self.has_vector_index(table, branch):
+            return False
+        return bool(self.open("pylance", table, branch).stats.index_stats("e_idx")["num_unindexed_rows"] == 0)
+
     def search(self, table: Table, branch: str | None) -> None:
         """See that pylance finds rows by their vectors through its index, and none that was deleted."""
         rows = table.lines[branch].rows

@@ -76,12 +76,13 @@ class Machine(References):
             fault = Fault("meanwhile", traps.AFTER_PUT, work=meanwhile)
         also = f" while {other_library} does {other.name}" if fault.kind == "meanwhile" else ""
         self.log(f"{library} {change.name} on {table.name}@{branch or 'main'}{fault}{also}")
-        had_vector_index = self.has_vector_index(table, branch)
+        are_vectors_indexed = self.are_vectors_indexed(table, branch)
         outcome = self.take(library, fault, lambda role: change.work(self.open(library, table, branch, role)))
-        if had_vector_index and not self.has_vector_index(table, branch):
-            raise FindingError(f"{table.name}@{branch or 'main'} has lost its index of vectors")
         done = [(change, outcome), *((other, outcome_of_other) for outcome_of_other in meantime)]
         self.settle_rows(table, branch, done)
+        stays = any(table.lines[branch].rows.get(k) == cells for k, cells in rows.items())  # where an index finds it
+        if are_vectors_indexed and stays and not self.has_vector_index(table, branch):
+            raise FindingError(f"{table.name}@{branch or 'main'} has lost its index of vectors")
 
     def columns(self, table: Table, branch: str | None) -> list[str]:
         """The columns of a line beside `k` and `v`."""
