@@ -363,7 +363,7 @@ class LanceTableIOManager(dg.IOManager):
         return replace(output, existing=ensure_branch(main, output.branch), is_created_empty=True)
 
     def _open_newest_for_skipped(self, output: TableOutput) -> TableOutput:
-        """Open the table as it is now, for a write that is skipped: others may have created or written it.
+        """Open the table as it is now, for a write that is skipped: others may have written it, or earlier attempts.
 
         Raises:
             SupersededError: A later attempt of the write has committed.
@@ -372,8 +372,9 @@ class LanceTableIOManager(dg.IOManager):
         if main is None or (branch is not None and branch not in main.branches.list()):
             return output
         newest = main.checkout_version((branch, None))
-        write_attempts.reject_late_attempt(newest, output.commit.write_attempt, output.facts)
-        return replace(output, existing=newest)
+        write, facts = output.commit.write_attempt, output.facts
+        write_attempts.reject_late_attempt(newest, write, facts)
+        return replace(output, existing=newest, attempts=write_attempts.find_earlier_attempts(newest, write, facts))
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is only logged, because the write is committed."""

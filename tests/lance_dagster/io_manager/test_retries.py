@@ -566,8 +566,8 @@ class TestTwoAtOnce:
         in_parallel(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), ("c", 0)]
 
-    def run_both(self, lake, older_commits, **options):
-        """Two runs that write partition a at the same time: the values 1 and 2, and which commits first."""
+    def run_both(self, lake, older_commits, *, rows=1, **options):
+        """Two runs that write partition a at the same time, the value 1 and some of 2, and which commits first."""
         begun, written = threading.Barrier(2), threading.Event()
 
         def run(own, value, first):
@@ -576,7 +576,8 @@ class TestTwoAtOnce:
                 def batches():
                     begun.wait(timeout=100)
                     assert first or written.wait(timeout=100)
-                    yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}], schema=SCHEMA)
+                    count = rows if value == 2 else 1
+                    yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}] * count, schema=SCHEMA)
 
                 return pa.RecordBatchReader.from_batches(SCHEMA, batches())
 
@@ -626,6 +627,12 @@ class TestTwoAtOnce:
         versions = [lake.table("events").checkout_version(v["version"]) for v in lake.table("events").versions()]
         tables = [*versions, *([before] if before else [])]
         assert files == {file.path for table in tables for f in table.get_fragments() for file in f.data_files()}
+
+    def test_a_first_attempt_that_commits_meanwhile_is_not_kept_by_a_retry_that_is_skipped(self, lake):
+        tags = {"dagster/root_run_id": "root", "dagster/parent_run_id": "root"}
+        older, newer = self.run_both(lake, True, rows=0, tags=tags, empty_output="skip")
+        assert older.success
+        assert "has rows of an earlier attempt of this write. Set empty_output to write" in errors(newer)
 
     @pytest.mark.parametrize(("mode", "rows"), [("error", 1), ("create_only", 1), ("append", 1), ("append", 0)])
     def test_a_first_attempt_that_comes_late_is_superseded(self, lake, mode, rows):

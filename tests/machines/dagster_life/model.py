@@ -294,6 +294,7 @@ class Model:
         if not write.rows and write.empty_output == "skip" and (not earlier or write.mode in ("overwrite", "merge")):
             stays = write.mode == "overwrite" and all(self.is_promoted(commit, line) for commit in earlier)
             stays |= all(commit.added and not commit.added & line.rows for commit in earlier)  # others replaced them
+            stays |= all(commit.run.state == "succeeded" for commit in earlier)  # meanwhile
             return "skipped" if not earlier or stays else "not to keep"  # what it has replaced cannot come back
         if write.mode == "overwrite" and any(self._is_rival(write, commit) for commit in line.commits):
             return "superseded" if "rivals" in self.switches else "any"
