@@ -14,11 +14,20 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["empty_table", "exported_metadata", "has_extensions", "storage_type"]
+__all__ = [
+    "contains_json",
+    "empty_table",
+    "exported_metadata",
+    "has_extensions",
+    "is_json_type",
+    "storage_type",
+    "with_fields",
+]
 
 _METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
 _LENGTH: Final = struct.Struct("=i")
@@ -62,13 +71,20 @@ def has_extensions(kind: pa.DataType) -> bool:
     return any(has_extensions(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def storage_type(kind: pa.DataType) -> pa.DataType:
-    """A type with storage types in place of extension types, which fields below the top level keep as metadata."""
+def is_json_type(kind: pa.DataType) -> bool:
+    """Whether the type is Arrow's type of JSON strings."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+
+
+def contains_json(kind: pa.DataType) -> bool:
+    """Whether a type, or one at a level below it, is Arrow's type of JSON strings."""
     if isinstance(kind, pa.BaseExtensionType):
-        return storage_type(kind.storage_type)
-    if not has_extensions(kind):
-        return kind
-    fields = [_to_stored(kind.field(index)) for index in range(kind.num_fields)]
+        return is_json_type(kind)
+    return any(contains_json(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def with_fields(kind: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
+    """A nested type with other fields; those of a map are its entries, a struct."""
     if pa.types.is_map(kind):
         return pa.map_(*fields[0].type, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
@@ -76,6 +92,15 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(fields[0], kind.list_size)
     return _LISTS[kind.id](fields[0])
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """A type with storage types in place of extension types, which fields below the top level keep as metadata."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return storage_type(kind.storage_type)
+    if not has_extensions(kind):
+        return kind
+    return with_fields(kind, [_to_stored(kind.field(index)) for index in range(kind.num_fields)])
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:

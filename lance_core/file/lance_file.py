@@ -18,11 +18,20 @@ import pyarrow as pa
 from lance_core.arguments import checked_methods, reject
 from lance_core.encoding.page import ByteRange
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import contains_json
 from lance_core.file.metadata import DEFAULT_VERSION, ColumnPages, FileMetadata, FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, TOTAL_BUFFERED, DataFileWriter
-from lance_core.schema import Schema, check_names, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
-from lance_core.schema.jsonb import jsonb_array
+from lance_core.schema import (
+    Schema,
+    arrow_type_of,
+    check_names,
+    field_from_arrow,
+    resolve_extensions,
+    schema_from_arrow,
+    schema_to_arrow,
+)
+from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
 BATCH_ROWS: Final = 1024
@@ -149,7 +158,7 @@ class LanceFileReader:
         storage_schema = schema_to_arrow(self._schema)
         typed = resolve_extensions(storage_schema)
         for index, field in enumerate(typed):
-            if is_json_type(field.type):  # pylance, too, returns the stored form of JSON from single files
+            if contains_json(field.type):  # pylance, too, returns the stored form of JSON from single files
                 typed = typed.set(index, storage_schema.field(index))
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -326,12 +335,12 @@ class LanceFileWriter:
 def _encode_json_columns(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
     """The rows, with JSON columns in their stored form."""
     for index, field in enumerate(rows.schema):
-        if is_json_type(field.type):
-            column = rows.column(index)
+        if contains_json(field.type):
+            column, kind = rows.column(index), arrow_type_of(field_from_arrow(field))
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            stored = [jsonb_array(chunk.storage, field.name) for chunk in chunks]
-            jsonb = pa.chunked_array(stored, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else stored[0]
-            rows = rows.set_column(index, field.with_type(pa.large_binary()), jsonb)
+            stored = [relabel(chunk, kind) for chunk in chunks]
+            jsonb = pa.chunked_array(stored, kind) if isinstance(column, pa.ChunkedArray) else stored[0]
+            rows = rows.set_column(index, field.with_type(kind), jsonb)
     return rows
 
 

@@ -63,7 +63,7 @@ class LegacyFileWriter:
         sink: The target of the bytes.
 
     Raises:
-        UnsupportedError: A dictionary is nested in another type.
+        UnsupportedError: A dictionary is nested in another type, or JSON in a list.
         CorruptFileError: Two fields have the same id.
     """
 
@@ -73,6 +73,11 @@ class LegacyFileWriter:
                 if field is not top and field.logical_type.startswith("dict:"):
                     raise UnsupportedError(
                         f"field {field.name!r}: a 0.1 file cannot hold a dictionary inside of another type"
+                    )
+                if field.logical_type != "struct" and any(child.logical_type == "json" for child in field.children):
+                    raise UnsupportedError(
+                        f"field {field.name!r}: a 0.1 file cannot hold JSON inside of a list, which other readers fail "
+                        "on: write version 2.2"
                     )
         self._schema = schema
         self._kinds = kinds

@@ -41,7 +41,7 @@ from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, SchemaError, UnsupportedError
-from lance_core.extension_types import exported_metadata, has_extensions, storage_type
+from lance_core.extension_types import exported_metadata, has_extensions, is_json_type, storage_type, with_fields
 from lance_core.schema.field import (
     MOST_LEVELS,
     NO_MARK,
@@ -185,16 +185,20 @@ def _is_resolved(field: pa.Field) -> bool:
 def resolve_extensions(schema: pa.Schema) -> pa.Schema:
     """The schema with the extension types that pyarrow knows in place of their storage types."""
     resolved = pa.ipc.read_schema(schema.serialize())
-    for index, field in enumerate(resolved):
-        if (field.metadata or {}).get(_EXTENSION_NAME.encode()) == _LANCE_JSON:
-            metadata = {key: value for key, value in field.metadata.items() if not key.startswith(b"ARROW:extension:")}
-            resolved = resolved.set(index, pa.field(field.name, pa.json_(), field.nullable, metadata or None))
-    return resolved
+    return pa.schema(map(_with_json_types, resolved), metadata=resolved.metadata)
 
 
-def is_json_type(kind: pa.DataType) -> bool:
-    """Whether the type is Arrow's type of JSON strings."""
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+def _with_json_types(field: pa.Field) -> pa.Field:
+    """The field, and each one in it, with Arrow's type of JSON where its metadata name that of Lance."""
+    kind = field.type
+    if (field.metadata or {}).get(_EXTENSION_NAME.encode()) == _LANCE_JSON:
+        metadata = {key: value for key, value in field.metadata.items() if not key.startswith(b"ARROW:extension:")}
+        return pa.field(field.name, pa.json_(), field.nullable, metadata or None)
+    if isinstance(kind, pa.BaseExtensionType) or not kind.num_fields:
+        return field
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    typed_fields = list(map(_with_json_types, fields))
+    return field if typed_fields == fields else field.with_type(with_fields(kind, typed_fields))
 
 
 def field_from_arrow(field: pa.Field, path: str = "") -> Field:
@@ -208,9 +212,9 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     path = f"{path}.{field.name}" if path else field.name
     metadata = _decode_keys(field.metadata)
     kind: pa.DataType = field.type
-    if is_json_type(kind):
-        return _json_field(field, metadata, path)
     if isinstance(kind, pa.BaseExtensionType):
+        if is_json_type(kind):
+            return _json_field(field, metadata)
         metadata |= _decode_keys(dict(exported_metadata(pa.field("", kind))))
         kind = kind.storage_type
     logical_type, child_fields, encoding = _describe(kind, path)
@@ -244,8 +248,6 @@ def arrow_type_of(field: Field) -> pa.DataType:
     if kind == JSON:
         return pa.large_binary()
     head = kind.split(":", 1)[0]
-    if any(child.logical_type == JSON for child in field.children):
-        raise UnsupportedError(f"column {field.name!r}: JSON inside of a {kind} is not supported")
     if head in _NESTED:
         if head != "struct" and len(field.children) != 1:
             raise CorruptFileError(f"schema: field {field.name!r} of type {kind!r} has {len(field.children)} children")
@@ -401,11 +403,7 @@ def _parse_int(string: str, kind: str) -> int:
         raise UnsupportedError(f"logical type {kind!r} is not known") from None
 
 
-def _json_field(field: pa.Field, metadata: dict[str, bytes], path: str) -> Field:
-    if path != field.name:
-        raise UnsupportedError(
-            f"column {path!r}: arrow.json inside of another type is not supported: store the JSON as a string"
-        )
+def _json_field(field: pa.Field, metadata: dict[str, bytes]) -> Field:
     metadata |= {_EXTENSION_NAME: _LANCE_JSON, "ARROW:extension:metadata": b""}
     return Field(
         name=field.name,

@@ -32,12 +32,12 @@ _MOST_LEVELS: Final = 200
 _SAFE_DIGITS: Final = 308
 
 
-def jsonb_array(strings: pa.Array, name: str) -> pa.Array:
+def jsonb_array(strings: pa.Array, name: str | None = None) -> pa.Array:
     """JSON strings in their stored form.
 
     Args:
         strings: The strings, of any Arrow string type.
-        name: The column, for error messages.
+        name: The column, for error messages; None for values that lie inside of a column.
 
     Raises:
         InvalidInputError: A string is not valid JSON; the message names the row.
@@ -47,9 +47,8 @@ def jsonb_array(strings: pa.Array, name: str) -> pa.Array:
         try:
             values.append(None if string is None else encoded(parsed(string)))
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(
-                f"column {name!r}: row {row} of the batch is not valid JSON ({error}): {string!r:.80}"
-            ) from error
+            place = f"value {row} in it" if name is None else f"column {name!r}: row {row} of the batch"
+            raise InvalidInputError(f"{place} is not valid JSON ({error}): {string!r:.80}") from error
     return pa.array(values, pa.large_binary())
 
 

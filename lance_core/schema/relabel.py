@@ -1,4 +1,4 @@
-"""Converts arrays to another type with the same stored form: other field names or order, extension types, views.
+"""Converts arrays to another type with the same stored form: other field names or order, extension types, views, JSON.
 
 Arrow's cast does the same, but it copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
+from lance_core.extension_types import is_json_type
+from lance_core.schema.jsonb import json_strings, jsonb_array
 
 _VIEWS: Final = (
     (pa.string_view(), pa.string()),
@@ -22,7 +24,7 @@ _VIEWS: Final = (
 
 
 def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False) -> pa.Array:
-    """The values of an array as another type; only views are copied.
+    """The values of an array as another type; only views and JSON, which is stored as JSONB, are copied.
 
     Fields of structs are matched by name, in any order; items of lists and of maps may have other names.
 
@@ -33,15 +35,24 @@ def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False
 
     Raises:
         SchemaError: The target type has another stored form, or a struct has other fields.
+        InvalidInputError: A string of JSON is not valid.
+        CorruptFileError: A value is not JSONB.
     """
-    if isinstance(target, pa.BaseExtensionType):
-        if array.type == target:
-            return array
-        return pa.ExtensionArray.from_storage(target, relabel(array, target.storage_type, fills_structs=fills_structs))
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
     if array.type == target:
         return array
+    if is_json_type(array.type) and pa.types.is_large_binary(target):
+        return jsonb_array(array.storage)
+    if is_json_type(target) and pa.types.is_large_binary(array.type):
+        return pa.ExtensionArray.from_storage(target, json_strings(array))
+    if isinstance(target, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(target, relabel(array, target.storage_type, fills_structs=fills_structs))
+    if isinstance(array, pa.ExtensionArray):
+        return relabel(array.storage, target, fills_structs=fills_structs)
+    return _relabel_stored(array, target, fills_structs)
+
+
+def _relabel_stored(array: Any, target: Any, fills_structs: bool) -> pa.Array:
+    """The values of an array as another type; neither type is an extension type."""
     if (array.type, target) in _VIEWS:
         return array.cast(target)
     if not _is_like(array.type, target):

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.extension_types import empty_table
-from lance_core.schema import Schema, typed_schema
+from lance_core.schema import Schema, resolve_extensions, typed_schema
+from lance_core.schema.relabel import relabel
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
@@ -67,11 +68,17 @@ class _Expressions:
         # Expressions without columns still need the number of rows.
         self.reads = list(used) or [ROW_ADDRESS]
         kinds = [schema.field(name) if name in schema.names else pa.field(name, pa.uint64()) for name in self.reads]
-        self.makes = evaluate(empty_table(pa.schema(kinds)), self._expressions).schema
+        # Expressions leave JSON inside of a column as strings whose metadata name its type.
+        self.makes = resolve_extensions(evaluate(empty_table(pa.schema(kinds)), self._expressions).schema)
 
     def make(self, rows: pa.Table, _fragment_id: int, _batch_index: int) -> pa.Table:
         """Evaluate the expressions on the rows."""
-        return evaluate(rows, self._expressions)
+        table = evaluate(rows, self._expressions)
+        columns = [
+            pa.chunked_array([relabel(chunk, kind) for chunk in column.chunks], kind)
+            for column, kind in zip(table.columns, self.makes.types, strict=True)
+        ]
+        return pa.table(columns, schema=self.makes)
 
     def finish(self) -> None:
         """Nothing can be left over."""

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.extension_types import storage_type
+from lance_core.extension_types import is_json_type, storage_type
 from lance_core.file import DataFileReader
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import (
@@ -42,7 +42,6 @@ from lance_core.schema import (
     Schema,
     check_names,
     field_to_arrow,
-    is_json_type,
     schema_from_arrow,
     schema_to_arrow,
 )
@@ -225,8 +224,8 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], target)
     try:
         return pa.chunked_array([relabel(chunk, target, fills_structs=True) for chunk in chunked.chunks], target)
-    except SchemaError as error:
-        raise SchemaError(f"column {field.name!r}: {error}") from error
+    except (SchemaError, InvalidInputError) as error:
+        raise type(error)(f"column {field.name!r}: {error}") from error
 
 
 def _as_blobs(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -43,16 +44,15 @@ from lance_core.errors import ArgumentTypeError, CorruptFileError, InvalidInputE
 from lance_core.extension_types import empty_table, has_extensions
 from lance_core.row_addresses import make_row_addresses
 from lance_core.schema import (
+    JSON,
     Field,
     Schema,
     field_to_arrow,
-    is_json_type,
     resolve_extensions,
     schema_to_arrow,
     split_path,
 )
 from lance_core.schema.field import BLOB_V2_NAME, is_blob, is_blob_v2, is_packed
-from lance_core.schema.jsonb import json_strings
 from lance_core.schema.relabel import relabel
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -246,11 +246,10 @@ class Projection:
                 raise ArgumentTypeError(
                     f"columns: {name!r} is an SQL string or a pyarrow expression, not {type(definition).__name__}"
                 )
-            if isinstance(definition, str) and definition in schema.names:
-                outputs.append(
-                    OutputColumn(field=_find_field(schema, (definition,)).with_name(name), path=(definition,))
-                )
-                read.setdefault(definition)
+            path = _find_typed_path(schema, definition) if isinstance(definition, str) else ()
+            if path:
+                outputs.append(OutputColumn(field=_find_field(schema, path).with_name(name), path=path))
+                read.setdefault(path[0])
                 continue
             if isinstance(definition, pc.Expression):
                 expression = with_sql_meaning(definition, stored_types(input_schema))
@@ -364,9 +363,17 @@ def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _cast_result(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
-    if is_json_type(kind) and pa.types.is_large_binary(column.type):
-        return pa.ExtensionArray.from_storage(kind, json_strings(column))
     return relabel(column, kind) if has_extensions(kind) else column.cast(kind)
+
+
+def _find_typed_path(schema: Schema, definition: str) -> tuple[str, ...]:
+    """The path of a column, or of JSON in a struct, that SQL names; else (): expressions leave JSON as it is stored."""
+    if definition in schema.names:
+        return (definition,)
+    with suppress(SchemaError, InvalidInputError):
+        if schema.column(definition).logical_type == JSON:
+            return tuple(split_path(definition))
+    return ()
 
 
 def _find_field(schema: Schema, path: Sequence[str]) -> pa.Field:

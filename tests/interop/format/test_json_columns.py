@@ -163,15 +163,6 @@ def test_what_is_no_json(tmp_path, text):
     assert not list((tmp_path / "t").rglob("*.lance"))
 
 
-def test_json_inside_of_other_types_is_rejected(tmp_path):
-    inside = pa.StructArray.from_arrays([pa.array(["{}"], pa.json_())], names=["j"])
-    with pytest.raises(UnsupportedError, match=r"'s\.j'.*inside of another type"):
-        lance_core.write_dataset(pa.table({"s": inside}), tmp_path / "t")
-    lance.write_dataset(pa.table({"s": inside}), tmp_path / "t")
-    with pytest.raises(UnsupportedError, match="JSON inside of a struct"):
-        lance_core.dataset(tmp_path / "t").to_table()
-
-
 def test_damaged_values():
     good = encoded({"a": [1, "x", 2.5, None, True], "b": {"c": "d"}})
     chance = random.Random(1)
