@@ -20,7 +20,7 @@ one, as integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,9 @@ from lance_core.encoding.repdef import (
 )
 from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, gather_integers
 from lance_core.errors import CorruptFileError
+
+# Runs that have on average at least this many values without levels are copied or viewed run by run, others by value.
+_LONG_RUN: Final = 64
 
 
 def encode(
@@ -226,15 +229,16 @@ def decode(
         starts, lengths, owners = _find_places(pages, rows, step)
         ranges, counts = merge_ranges(starts, starts + lengths, owners)
         data, places = coalesce_pieces((yield ranges))
-        if kind.width == 0 and data.size == rows.count * step:
+        firsts = starts + np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
+        if kind.width == 0 and rows.count >= starts.size * _LONG_RUN:
+            data = gather_ranges(data, firsts, lengths)
             plain = FixedWidthBlock(data=data, bits_per_value=bits, num_values=rows.count)
             levels = Levels(layers=layers, num_levels=rows.count, repetition=None, definition=None)
             return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, plain))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
-            # From positions in the file to positions in the data, then from the rows of all runs to those of each run.
-            starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
-            row_starts += np.repeat(starts - np.cumsum(lengths) + lengths, lengths // step)
+            # From the rows of all runs to those of each run.
+            row_starts += np.repeat(firsts - np.cumsum(lengths) + lengths, lengths // step)
         row_ends = row_starts + step
     levels, values = _unzip(kind, data, row_starts, row_ends)
     return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))

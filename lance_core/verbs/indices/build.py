@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +15,11 @@ from lance_core.index.kinds.registry import Kind
 from lance_core.index.query.rows import IndexedRows
 from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
-from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.rows.removal import parallel_fragments
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.scan.small_fragments import coalesced
+from lance_core.verbs.scan.small_fragments import worked_on
 
 
 class IndexedField:
@@ -96,35 +94,12 @@ def build(
     builder = kind.build(field.type, parameters, snapshot.manifest.uses_stable_row_ids)
     schema = snapshot.manifest.schema.project([field.path])
     options = ScanOptions(schema=schema, with_row_address=True, with_row_id=snapshot.manifest.uses_stable_row_ids)
-    scans = coalesced(FragmentScan(snapshot, fragment, options) for fragment in fragments)
-    at_once = parallel_fragments(snapshot.store) if len(fragments) > 1 else 1
-    for scan, parts in _read(scans, field, at_once=at_once):
-        builder.add(scan.fragment.id, scan.num_rows, parts)
+    scans = (FragmentScan(snapshot, fragment, options) for fragment in fragments)
+    results = worked_on(scans, partial(_read_rows, field=field))
+    for _, of_one in groupby(results, key=lambda result: result[0].fragment.id):
+        read, parts = zip(*of_one, strict=True)
+        builder.add(read[0].fragment.id, read[0].num_rows, list(chain.from_iterable(parts)))
     return builder.finish()
-
-
-def _read(
-    scans: Iterator[FragmentScan], field: IndexedField, *, at_once: int
-) -> Iterator[tuple[FragmentScan, Sequence[IndexedRows]]]:
-    """Yield the rows of each fragment in order; several fragments are read in parallel."""
-    if at_once == 1:
-        yield from ((scan, _read_rows(scan, field)) for scan in scans)
-        return
-    waiting: deque[tuple[FragmentScan, Sequence[IndexedRows] | Future[Sequence[IndexedRows]]]] = deque()
-    with ThreadPool(at_once) as pool:
-        for scan in scans:
-            is_read = scan.read_rows is not None
-            waiting.append((scan, _read_rows(scan, field) if is_read else pool.submit(_read_rows, scan, field)))
-            if len(waiting) > at_once:
-                yield _finish_rows(*waiting.popleft())
-        for scan, rows in waiting:
-            yield _finish_rows(scan, rows)
-
-
-def _finish_rows(
-    scan: FragmentScan, rows: Sequence[IndexedRows] | Future[Sequence[IndexedRows]]
-) -> tuple[FragmentScan, Sequence[IndexedRows]]:
-    return scan, rows.result() if isinstance(rows, Future) else rows
 
 
 def _read_rows(scan: FragmentScan, field: IndexedField) -> Sequence[IndexedRows]:

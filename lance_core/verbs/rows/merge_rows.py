@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError
+from lance_core.file.pool import in_order
 from lance_core.index.selection.candidates import Selection
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import bitmap_of
@@ -21,7 +22,6 @@ from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, decode_row_ids_of
-from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -36,7 +36,7 @@ from lance_core.verbs.rows.merge_clauses import (
     primary_key,
     with_old_fields,
 )
-from lance_core.verbs.rows.removal import MovedRows, Removal, live_rows, matching_rows, parallel_fragments, remove_rows
+from lance_core.verbs.rows.removal import MovedRows, Removal, live_rows, matching_rows, parallel_requests, remove_rows
 from lance_core.verbs.rows.source_rows import KeyIndex, inserted_keys
 from lance_core.verbs.rows.write_mode import (
     WriteMode,
@@ -203,10 +203,8 @@ class MergeAttempt:
             selection = self._find_possible(index)
             parts = parts_of(self.base, self.base.manifest.fragments, selection)
             claims = [self._find_claim(selection, fragment) for fragment, _ in parts]
-            if len(parts) == 1:
-                return [look(parts[0], claims[0])]
-            with ThreadPool(parallel_fragments(self.base.store)) as pool:
-                return list(pool.map(look, parts, claims))
+            requests = parallel_requests(self.base.store) if len(parts) > 1 else 0
+            return list(in_order(lambda pair: look(*pair), zip(parts, claims, strict=True), requests=requests))
 
         return until_consistent(join)
 

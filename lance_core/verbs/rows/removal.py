@@ -6,10 +6,9 @@ Rows that move are removed and written into new fragments, with their stable row
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -19,14 +18,13 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.encoding.concatenate import has_narrow_dictionary
-from lance_core.file.pool import num_threads
+from lance_core.file.pool import in_order
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.store import ObjectStore, make_durable, put_durably
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
-from lance_core.threads import ThreadPool
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -37,7 +35,7 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import count_file_rows, count_live, live_offsets, read_fragment
-from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
+from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced_rows, worked_on
 
 SCATTERED_SHARE: Final = 1 / 16
 """Rows are read by offset if they are less than this share of the rows from the first to the last of them."""
@@ -49,9 +47,9 @@ _PARALLEL_REQUESTS: Final = 8
 """Fragments that are read in parallel from object storage, where each costs a round trip."""
 
 
-def parallel_fragments(store: ObjectStore) -> int:
-    """The number of fragments that a verb reads in parallel: one per core where a read is no request to a server."""
-    return _PARALLEL_REQUESTS if store.put_is_a_request else num_threads()
+def parallel_requests(store: ObjectStore) -> int:
+    """How many fragments a verb reads in threads of its own; 0 where a read is no request to a server."""
+    return _PARALLEL_REQUESTS if store.put_is_a_request else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +106,12 @@ def find_rows_by_fragment(
 
 
 def _look_at_fragments(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    scans = coalesced(plan.scans(with_whole=False), at_once=True)
-    if len(plan.parts) == 1:
-        yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
-        return
-    waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
-    at_once = parallel_fragments(plan.snapshot.store)
-    with ThreadPool(at_once) as pool:
-        for scan in scans:
-            waiting.append((scan.fragment, pool.submit(look, scan) if scan.read_rows is None else look(scan)))
-            if len(waiting) > at_once:
-                yield from _with_rows(*waiting.popleft())
-        for fragment, offsets in waiting:
-            yield from _with_rows(fragment, offsets)
+    """Yield the fragments with rows that `look` finds, and the offsets of these rows."""
+    results = worked_on(plan.scans(with_whole=False), look)
+    for _, parts in groupby(results, key=lambda result: result[0].fragment.id):
+        scans, offsets = zip(*parts, strict=True)
+        if rows := BitMap.union(*offsets):
+            yield scans[0].fragment, rows
 
 
 def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
@@ -128,11 +119,6 @@ def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole and (rows := live_offsets(plan.snapshot, fragment)):
             yield fragment, rows
-
-
-def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    if rows := matching.result() if isinstance(matching, Future) else matching:
-        yield fragment, rows
 
 
 def each_matching(
@@ -291,8 +277,10 @@ def remove_rows(snapshot: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], fil
         if len(updated) > 1:
             _put(snapshot, unwritten)
     if waiting:
-        with ThreadPool(parallel_fragments(snapshot.store)) as pool:
-            updated = list(pool.map(lambda pair: with_deletions(snapshot, pair[0], pair[1], files), waiting))
+        writes = in_order(
+            lambda pair: with_deletions(snapshot, *pair, files), waiting, requests=parallel_requests(snapshot.store)
+        )
+        updated = list(writes)
     if unwritten and files.pending is not None:
         files.pending.add(put_durably, snapshot.store, unwritten[0].key, unwritten[0].data)
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from pyroaring import BitMap
 
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import SchemaError
+from lance_core.file.pool import in_order, num_threads
 from lance_core.index.selection.claims import Claim
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema, schema_to_arrow
@@ -73,6 +75,9 @@ SPAN_SHARE: Final = 4
 
 FEW_ROWS: Final = 4096
 """If indices leave at most this many possible matches, all columns are read at once."""
+
+LEAST_PART: Final = 128 * 1024, 4 * 1024 * 1024
+"""The rows of a fragment that a thread reads at least, or the bytes of fewer wide rows: smaller parts cost more."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -150,6 +155,7 @@ class FragmentScan:
         read_rows: Rows that are already read.
         possible: Offsets of the rows that can match the filter; None for all.
         claims: What indices claim about the possible rows that are not deleted; the scan checks it.
+        window: The physical rows to read; None for all.
     """
 
     snapshot: Snapshot
@@ -159,6 +165,7 @@ class FragmentScan:
     read_rows: ReadRows | None = field(default=None, repr=False, compare=False)
     possible: BitMap | None = field(default=None, repr=False, compare=False)
     claims: tuple[Claim, ...] = field(default=(), repr=False, compare=False)
+    window: range | None = None
 
     @property
     def is_near(self) -> bool:
@@ -175,6 +182,33 @@ class FragmentScan:
     def num_rows(self) -> int:
         """Physical rows, deleted ones included."""
         return count_file_rows(self.snapshot, self.fragment)
+
+    @property
+    def num_possible(self) -> int:
+        """The number of physical rows that can match; 0 if the manifest does not say it."""
+        return self.fragment.physical_rows if self.possible is None else len(self.possible)
+
+    @property
+    def has_late_columns(self) -> bool:
+        """Whether some columns are read only for the rows that match the filter."""
+        expression = self.options.filter
+        return expression is not None and filter_reads(self.columns, self.options, expression).late is not None
+
+    def rows_of_a_part(self, total: int) -> int:
+        """How many rows a thread reads at a time if scans like this one read `total` rows."""
+        share = len(self.first_columns.fields) / max(len(self.snapshot.manifest.schema.fields), 1)
+        num_bytes = share * sum(file.file_size_bytes for file in self.fragment.files)
+        row_bytes = max(num_bytes / max(self.fragment.physical_rows, 1), 1)
+        least = min(LEAST_PART[0], int(LEAST_PART[1] / row_bytes) + 1)
+        return least if total <= least else max(-(-total // num_threads()), least)
+
+    def parts(self, num_rows: int) -> Iterator[FragmentScan]:
+        """Divide the scan into scans of about `num_rows` rows, unless it has fewer."""
+        if self.read_rows is not None or self.num_possible <= num_rows:
+            yield self
+        else:
+            windows = _divide(range(self.fragment.physical_rows), -(-self.num_possible // num_rows))
+            yield from (replace(self, window=window) for window in windows)
 
     @property
     def columns(self) -> Schema:
@@ -203,7 +237,7 @@ class FragmentScan:
         """
         num_rows, live = self._rows()
         keep = None if self.options.include_deleted_rows else live
-        rows = range(num_rows)
+        rows = range(num_rows) if self.window is None else self.window
         if part is not None:
             rows = part if keep is None else _physical_range(keep, part)
         expression = self.options.filter
@@ -224,7 +258,7 @@ class FragmentScan:
             places = true_places(self.read_rows.matches)
             yield places if live is None else places[live[places]]
             return
-        for possible in self._find_possible(expression, range(num_rows), live):
+        for possible in self._find_possible(expression, self.window or range(num_rows), live):
             reads = filter_reads(self.columns, self.options, expression)
             for _, where, mask in self._find_rows(expression, reads, possible, live, live)[0]:
                 if mask.true_count:
@@ -270,7 +304,10 @@ class FragmentScan:
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most possible rows match
         reads = filter_reads(self.columns, options, expression)
-        batches, is_bare = self._find_rows(expression, reads, rows, keep, live)
+        if reads.late is None or most is not None or not isinstance(rows, range):
+            batches, is_bare = self._find_rows(expression, reads, rows, keep, live)
+        else:
+            batches, is_bare = self._find_in_parts(expression, reads, rows, keep, live), False
         if reads.late is not None:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
             yield from self._filter_in_two_steps(reads.early.names, reads.late, batches, out_of, live, most)
@@ -303,6 +340,21 @@ class FragmentScan:
             read = scan._read(early, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
             batches = ((batch, where, self._match_rows(expression, batch, where, entries)) for batch, where in read)
         return self._check_claims(batches) if self.claims else batches, is_bare
+
+    def _find_in_parts(
+        self, expression: pc.Expression, reads: FilterReads, rows: range, keep: _Mask, live: _Mask
+    ) -> Iterable[Found]:
+        """The rows that match, found in parts of a range in several threads."""
+        num_parts = -(-len(rows) // self.rows_of_a_part(len(rows)))
+        if num_parts < 2 or self.read_rows is not None or self.claims or not self.is_near:
+            return self._find_rows(expression, reads, rows, keep, live)[0]
+
+        def find(part: range) -> list[Found]:
+            batches, _ = self._find_rows(expression, reads, part, keep, live)
+            matches = ((batch, where, mask) for batch, where, mask in batches if mask.true_count)
+            return [(rows_in_mask(b, mask), _take_true(where, mask), mask.filter(mask)) for b, where, mask in matches]
+
+        return chain.from_iterable(in_order(find, _divide(rows, num_parts)))
 
     def _check_claims(self, batches: Iterable[Found]) -> Iterator[Found]:
         """Check what indices claim about the rows of each batch, and yield the batch."""
@@ -498,6 +550,12 @@ def _take_true(where: Rows, mask: pa.Array) -> Rows:
         return where
     places = true_places(mask)
     return where.start + places if isinstance(where, range) else where[places]
+
+
+def _divide(rows: range, num_parts: int) -> Iterator[range]:
+    """Divide rows into parts of about the same length."""
+    bounds = (rows.start + len(rows) * part // num_parts for part in range(num_parts + 1))
+    return (range(*bound) for bound in pairwise(bounds))
 
 
 def _split_windows(rows: range) -> Iterator[range]:

@@ -150,7 +150,7 @@ class NearestScanner(LanceScanner):
             return schema
         return schema.insert(len(schema) - len(self._options.flagged), pa.field(DISTANCE, pa.float32()))
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, *, at_once: bool = False) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - it is
         addresses, distances = self._find_nearest()
         plain = replace(self._options, filter=None, conjuncts=(), limit=None, offset=0)
         rows = take_addresses(self._snapshot, self._fragments, addresses, plain)

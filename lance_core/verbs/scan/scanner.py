@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow as pa
 from lance_core.arguments import checked_methods
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import InvalidInputError
+from lance_core.file.pool import num_threads
 from lance_core.index.selection.claims import ContradictionError
 from lance_core.schema import Schema, typed_schema, unwrapped
 from lance_core.table.fragment import Fragment
@@ -34,10 +36,12 @@ from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.projection import ROW_ADDRESS, Projection, rows_without_columns
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import count_live, count_live_each
-from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
+from lance_core.verbs.scan.small_fragments import FEWEST, coalesced, worked_on
 from lance_core.verbs.scan.take import in_order, take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
 
+# The threads that a reader of pages occupies by itself; for more of them fragments are divided.
+_READS_AHEAD: Final = 4
 _BLOB_MODES: Final = ("lazy", "bytes", "descriptions")
 
 
@@ -91,12 +95,12 @@ class LanceScanner:
             else:
                 return
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, *, at_once: bool = False) -> Iterator[pa.RecordBatch]:
         projection = self._options.result
         if self._options.order_by:
             finished: Iterator[pa.RecordBatch] = self._read_ordered()
         else:
-            finished = (projection.apply(batch, schema) for batch in self._read_stored())
+            finished = (projection.apply(batch, schema) for batch in self._read_stored(at_once=at_once))
         return self._resize_batches(finished)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -107,7 +111,7 @@ class LanceScanner:
     def to_table(self) -> pa.Table:
         """All rows as one table."""
         schema = self.projected_schema
-        return until_consistent(lambda: pa.Table.from_batches(self._batches(schema), schema=schema))
+        return until_consistent(lambda: pa.Table.from_batches(self._batches(schema, at_once=True), schema=schema))
 
     def to_pandas(self, *, blob_mode: str = "lazy", **options: Any) -> Any:
         """All rows as a pandas frame.
@@ -239,7 +243,7 @@ class LanceScanner:
     def _count_matching(self) -> int:
         """The number of rows that match; fragments that indices can count are not opened."""
         total, left = self._scan_plan().counted()
-        return total + sum(int(batch.num_rows) for batch in self._read_ahead(left))
+        return total + sum(int(batch.num_rows) for batch in self._read_ahead(left, at_once=True))
 
     def _scan_plan(self) -> ScanPlan:
         """The fragments that can match the filter."""
@@ -308,11 +312,11 @@ class LanceScanner:
             if part:
                 yield fragment, part
 
-    def _read_stored(self) -> Iterator[pa.RecordBatch]:
-        """The batches as they are read, in order of fragments and rows."""
+    def _read_stored(self, *, at_once: bool) -> Iterator[pa.RecordBatch]:
+        """The batches as they are read, in order of fragments and rows; `at_once` if no memory is saved by a few."""
         options = self._options
         if self._is_whole:
-            return self._read_ahead(self._scan_plan())
+            return self._read_ahead(self._scan_plan(), at_once=at_once)
         if options.filter is not None:
             return self._read_limited()
         scans = ((FragmentScan(self._snapshot, fragment, options), part) for fragment, part in self._parts())
@@ -336,8 +340,14 @@ class LanceScanner:
                 if left == 0:
                     return
 
-    def _read_ahead(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-        """All batches of fragments; small fragments of a remote store are read in parallel."""
+    def _read_ahead(self, plan: ScanPlan, *, at_once: bool) -> Iterator[pa.RecordBatch]:
+        """All batches of fragments; small fragments of a remote store are read in parallel, and others if `at_once`."""
+        first = next(plan.scans(), None) if at_once else None
+        total = sum(fragment.physical_rows if rows is None else len(rows) for fragment, rows in plan.parts)
+        is_large = first is not None and first.is_near and total > first.rows_of_a_part(total)
+        if is_large and (self._options.filter is not None or num_threads() > _READS_AHEAD):
+            yield from chain.from_iterable(batches for _, batches in worked_on(plan.scans(), _all_batches))
+            return
         scans = plan.scans() if len(plan.parts) < FEWEST else coalesced(plan.scans())
         if self._options.fragment_readahead < 2 or len(plan.parts) < 2:
             for scan in scans:

@@ -7,16 +7,17 @@ or in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import LanceError
 from lance_core.file.coalesced import can_coalesce, coalesce
+from lance_core.file.pool import in_order, num_threads
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.expressions.arrow import columns_of, matching_all
@@ -37,13 +38,15 @@ FIRST_BYTES: Final = 1024 * 1024
 """About how many bytes the first read has; each further read has twice as many as the previous one."""
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""About how many bytes one read has at most."""
+"""About how many bytes one read has at most, or the reads of all threads."""
 
 MOST_FILES: Final = 128
 """The most files from which rows are read together."""
 
 FEWEST: Final = 4
 """Fewer consecutive fragments are read one by one."""
+
+_Result = TypeVar("_Result")
 
 
 def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
@@ -59,15 +62,57 @@ def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterat
         yield from _read(group) if len(group) >= FEWEST else group
 
 
+def worked_on(
+    scans: Iterable[FragmentScan], work: Callable[[FragmentScan], _Result], *, requests: int = 8
+) -> Iterator[tuple[FragmentScan, _Result]]:
+    """Yield scans in their order, each with the result of `work`; several are worked on at a time.
+
+    Small fragments are read together; large ones are divided, so that one file occupies all threads as well.
+
+    Args:
+        scans: Scans of the same snapshot with the same options.
+        work: What is done with a scan, whole or of some of its rows; it runs in another thread.
+        requests: How many fragments of a remote store are worked on at a time.
+    """
+    scans = list(scans)
+    is_near = all(scan.is_near for scan in scans[:1])
+    total = sum(scan.num_possible for scan in scans)
+    part = scans[0].rows_of_a_part(total) if scans else 1
+    if total <= part if is_near else len(scans) < 2:
+        yield from ((scan, work(scan)) for scan in coalesced(scans, at_once=True))
+        return
+
+    def work_on(group: list[FragmentScan]) -> list[tuple[FragmentScan, _Result]]:
+        return [(scan, work(scan)) for scan in (_read(group) if len(group) >= FEWEST else group)]
+
+    # A scan that reads other columns for the rows that match divides itself, unless there are enough scans.
+    has_late = scans[0].has_late_columns
+    if has_late and len(scans) < 2 * num_threads():
+        yield from ((scan, work(scan)) for scan in coalesced(scans, at_once=True))
+        return
+    groups = _divided(grouped(scans, at_once=True), total if has_late else part)
+    for results in in_order(work_on, groups, requests=0 if is_near else requests):
+        yield from results
+
+
+def _divided(groups: Iterable[list[FragmentScan]], num_rows: int) -> Iterator[list[FragmentScan]]:
+    """Yield groups that are read together, and scans of about `num_rows` rows each by itself."""
+    for group in groups:
+        if len(group) >= FEWEST:
+            yield group
+        else:
+            yield from ([window] for scan in group for window in scan.parts(num_rows))
+
+
 def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[list[FragmentScan]]:
     """Yield scans in their order, in groups: groups of at least `FEWEST` scans are read together, others one by one.
 
     Args:
         scans: Scans of the same snapshot with the same options.
-        at_once: Whether the caller needs all rows before it uses any; the first group is then as large as later ones.
+        at_once: Whether the caller needs all rows before it uses any; all groups are then equal, for all threads.
     """
     waiting: list[FragmentScan] = []
-    num_bytes, limit = 0, MOST_BYTES if at_once else FIRST_BYTES
+    num_bytes, limit = 0, max(MOST_BYTES // num_threads(), FIRST_BYTES) if at_once else FIRST_BYTES
     row_bytes: int | None = None
     for scan in scans:
         if row_bytes is None:
@@ -75,7 +120,7 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
         size = _estimate_bytes(scan, waiting[0] if waiting else None, row_bytes)
         if waiting and (size is None or num_bytes + size > limit):
             yield waiting
-            waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
+            waiting, num_bytes, limit = [], 0, limit if at_once else min(2 * limit, MOST_BYTES)
             size = _estimate_bytes(scan, None, row_bytes)
         if size is None:
             yield [scan]

@@ -57,9 +57,76 @@ def test_as_many_threads_as_are_wanted(cpu_threads):
     assert more <= others
 
 
-def test_without_the_variable_at_most_four(monkeypatch):
+def test_without_the_variable_one_for_each_core_of_the_process(monkeypatch):
     monkeypatch.delenv("LANCE_CPU_THREADS", raising=False)
-    assert 1 <= pool.num_threads() <= min(4, os.cpu_count() or 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert pool.num_threads() == 16
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5})
+    assert pool.num_threads() == 1
+
+
+def test_a_job_runs_the_jobs_that_it_submits(cpu_threads):
+    cpu_threads("2")
+
+    def job(number):
+        inner = [pool.submit(threading.get_ident).result(), *pool.in_order(lambda _: threading.get_ident(), range(3))]
+        return number, set(inner) == {threading.get_ident()}, pool.num_threads()
+
+    assert list(pool.in_order(job, range(20))) == [(number, True, 1) for number in range(20)]
+    assert len(pool._pools[os.getpid()]._threads) <= 2
+
+
+@pytest.mark.parametrize("requests", [0, 5])
+@pytest.mark.parametrize("number", ["1", "2", "16"])
+def test_results_come_in_order_and_few_jobs_run_ahead(cpu_threads, number, requests):
+    cpu_threads(number)
+    begun = []
+    results = pool.in_order(lambda item: begun.append(item) or item * 2, range(100), requests=requests)
+    assert next(results) == 0
+    assert len(begun) <= (requests or int(number)) + 1
+    assert list(results) == [2 * item for item in range(1, 100)]
+
+
+class Interrupted(BaseException):
+    """As an interruption by the keyboard, which ends a job or the caller."""
+
+
+@pytest.mark.parametrize("requests", [0, 3])
+@pytest.mark.parametrize("number", ["1", "2", "16"])
+@pytest.mark.parametrize("end", ["error", "interruption", "close", "error of the items"])
+def test_no_job_runs_once_the_results_have_ended(cpu_threads, number, requests, end):
+    cpu_threads(number)
+    before = threading.active_count()
+    running, begun = set(), []
+
+    def job(item):
+        begun.append(item)
+        running.add(item)
+        try:
+            if item == 4 and end in ("error", "interruption"):
+                raise ValueError(item) if end == "error" else Interrupted
+            threading.Event().wait(0.01)
+        finally:
+            running.discard(item)
+        return item
+
+    def items():
+        yield from range(5)
+        if end == "error of the items":
+            raise KeyError(end)
+        yield from range(5, 1000)
+
+    results = pool.in_order(job, items(), requests=requests)
+    if end == "close":
+        assert [next(results), next(results)] == [0, 1]
+        results.close()
+    else:
+        with pytest.raises((ValueError, Interrupted, KeyError)):
+            list(results)
+    assert not running
+    assert len(begun) < 50
+    if requests:
+        assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "many", "", " 2", "²"])

@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
+from lance_core.file.pool import in_order
 from lance_core.row_addresses import bitmap_of, make_row_addresses, offsets_of
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_row_ids_of
-from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.rows.removal import live_rows, parallel_fragments
+from lance_core.verbs.rows.removal import live_rows, parallel_requests
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.read_fragment import count_live
@@ -51,12 +51,12 @@ def matched_rows(
         return _look_up(snapshot, fragment, BitMap.deserialize(task.scope), index, on)
 
     matches, counts = {}, np.zeros(len(index.counts), np.int64)
-    with ThreadPool(parallel_fragments(snapshot.store)) as pool:
-        for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
-            counts += np.bincount(codes, minlength=len(counts))
-            if len(codes):
-                addresses = pa.array(make_row_addresses(task.fragment_id, offsets), pa.uint64())
-                matches[task.fragment_id] = (addresses, pa.array(index.first[codes]))
+    results = in_order(look, tasks, requests=parallel_requests(snapshot.store))
+    for task, (offsets, codes) in zip(tasks, results, strict=True):
+        counts += np.bincount(codes, minlength=len(counts))
+        if len(codes):
+            addresses = pa.array(make_row_addresses(task.fragment_id, offsets), pa.uint64())
+            matches[task.fragment_id] = (addresses, pa.array(index.first[codes]))
     _check_table(snapshot, index, keys, counts)
     return matches
 
