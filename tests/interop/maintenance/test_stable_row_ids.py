@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import lance_core
 from lance_core import maintenance
 from lance_core.cli.app import cli
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from tests.interop.pairs import sorted_rows
 
 BOTH = pytest.mark.parametrize("library", [lance_core, lance], ids=["ours", "theirs"])
@@ -187,6 +187,22 @@ class TestResult:
         assert sorted(delta.get_updated_rows().read_all()["id"].to_pylist()) == live
         assert delta.get_inserted_rows().read_all()["id"].to_pylist() == [900, 901, 902]
 
+    def test_changes_across_the_migration(self, uri):
+        """Inserted and deleted rows are followed from before it; updates are not, as the versions before lack ids."""
+        begin = lance_core.dataset(uri).version
+        lance.dataset(uri).insert(rows(900, 903))
+        lance_core.dataset(uri).migrate_to_stable_row_ids()
+        lance.dataset(uri).delete("id in (5, 901)")
+        lance.dataset(uri).optimize.compact_files()
+        lance.dataset(uri).insert(rows(910, 912))
+        delta = lance_core.dataset(uri).delta(compared_against=begin)
+        assert sorted(delta.get_inserted_rows().read_all()["id"].to_pylist()) == [900, 902, 910, 911]
+        with pytest.raises(UnsupportedError, match=r"in both versions.*migrate_to_stable_row_ids"):
+            delta.get_updated_rows()
+        lance.dataset(uri).update({"p": "'x'"}, where="id = 7")
+        with pytest.raises(UnsupportedError, match=r"updated rows.*migrate_to_stable_row_ids"):
+            lance_core.dataset(uri).delta(compared_against=begin).get_inserted_rows()
+
     def test_restored_and_migrated_again(self, uri):
         dataset = lance_core.dataset(uri)
         before = dataset.version
@@ -268,6 +284,32 @@ class TestBesideWriters:
         )
         assert len(set(table["_rowid"].to_pylist())) == table.num_rows
         assert table["p"].to_pylist().count("u") == 12
+
+    @pytest.mark.parametrize("lacking", [False, True], ids=["in place", "new column"])
+    @pytest.mark.parametrize("moves", ["none", "compact", "compact before", "update"])
+    def test_pending_columns(self, tmp_path, moves, lacking):
+        """Columns that were written for rows of an older version are found where the rows are, or are a conflict."""
+        place, name = str(tmp_path / "t.lance"), "n" if lacking else "z"
+        for start in (0, 50):
+            lance.write_dataset(rows(start, start + 50).select(["id", "z"]), place, mode="append")
+        lance.dataset(place).delete("id = 3")
+        stale = lance_core.dataset(place)
+        values = stale.to_table(["id"], with_row_address=True)
+        data = pa.table({"_rowaddr": values["_rowaddr"], name: [-i for i in values["id"].to_pylist()]})
+        if moves == "compact before":
+            lance.dataset(place).optimize.compact_files()
+        lance_core.dataset(place).migrate_to_stable_row_ids()
+        if moves == "compact":
+            lance.dataset(place).optimize.compact_files()
+        if moves == "update":
+            lance.dataset(place).update({"id": "id"}, where="id % 2 = 0")
+        outcome = pytest.raises(RetryableConflictError) if moves == "update" else nullcontext()
+        with outcome:
+            stale.write_columns(data, on="_rowaddr")
+            table = lance.dataset(place).to_table(columns=["id", name])
+            assert table[name].to_pylist() == [-i for i in table["id"].to_pylist()]
+            assert table.num_rows == 99
+        assert lance.dataset(place).validate() is None
 
     def test_dropped_and_made_again(self, uri, tmp_path):
         stale = lance_core.dataset(uri)
