@@ -69,11 +69,12 @@ def survey_table(
     left = [name for name in stale if not is_extended_here(dataset, name)]
     options = policy.compaction_options()
     row_ids_due = policy.stable_row_ids and not (dataset.has_stable_row_ids or dataset.branch)
-    # Rewrites of rows without stable row ids could not be committed afterwards.
-    tasks = [] if row_ids_due and not policy.dry_run else list(Compaction.plan(dataset, options).tasks)
+    tasks = list(Compaction.plan(dataset, options).tasks)
     due, first = [name for name in stale if name not in left], list[str]()
     if due:
         tasks, first = choose_due_rewrites(dataset, tasks, options, due)
+    if row_ids_due and not policy.dry_run:
+        tasks, first = [], []  # rewrites of rows without stable row ids could not be committed afterwards
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,

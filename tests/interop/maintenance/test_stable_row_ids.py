@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from random import Random
 
 import lance
@@ -512,5 +513,8 @@ def test_policy(uri):
     assert lance.dataset(uri).version == version
     done = maintenance.maintain(lance_core.dataset(uri), policy)
     assert (done.outcome, done.done["row_ids_migrated"]) == ("done", 1)
+    versions = [lance.dataset(uri, version=version["version"]) for version in lance.dataset(uri).versions()]
+    referred = {file.path for each in versions for fragment in each.get_fragments() for file in fragment.data_files()}
+    assert {path.name for path in Path(uri, "data").glob("*.lance")} == referred, "a rewrite was begun for nothing"
     check(uri)
     assert maintenance.maintain(lance_core.dataset(uri), policy).outcome == "healthy"
