@@ -10,6 +10,8 @@ UV := $(UV_HOME)/bin/uv
 RUN := .venv/bin
 STAMP := .venv/.set-up
 CLASSES := .venv/spark-classes.jsa
+AZURITE := .venv/azurite/node_modules/.bin/azurite-blob
+AZURITE_VERSION := 3.37.0
 # The floors of pyproject.toml.
 LOWEST_DAGSTER := 1.11.8
 LOWEST_SPARK := 4.1.0
@@ -48,6 +50,13 @@ java:
 	  exit 1; \
 	fi
 
+# The server of Azure's tests, from npm; without npm these tests are skipped, and say so.
+$(AZURITE):
+	@! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix .venv/azurite azurite@$(AZURITE_VERSION)
+
+.PHONY: azurite
+azurite: $(AZURITE) # The server of Azure's tests
+
 .PHONY: demo
 demo: java setup ## Run the main job: flight data through Spark into Lance tables, by Dagster
 	$(RUN)/python -m example_project.demo
@@ -69,7 +78,7 @@ MEMORY = $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 
 
 .PHONY: test
 test: export PYTEST_DEBUG_TEMPROOT ?= $(MEMORY)
-test: java setup $(CLASSES) ## Run the tests (COVERAGE=1 reports the lines that no test runs)
+test: java setup $(CLASSES) azurite ## Run the tests (COVERAGE=1 reports the lines that no test runs)
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 \
 	  $(if $(COVERAGE),--cov --cov-report=term --cov-report=html:.coverage_html)
 
@@ -79,7 +88,7 @@ SLOW ?= tests
 DRAWN ?= random
 
 .PHONY: test-slow
-test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SEED, SLOW)
+test-slow: java setup $(CLASSES) azurite ## Run the tests that take minutes (MINUTES, SEED, SLOW)
 	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile $(DRAWN) \
 	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED) -n 2 --dist load --maxschedchunk 1) $(SLOW)
 

@@ -10,7 +10,10 @@ import uuid
 import pytest
 from hypothesis import settings
 
+from tests.azure_server import PROGRAM as AZURITE
+from tests.azure_server import azure_server
 from tests.ceph_server import PACKAGES, ceph_server, missing_programs
+from tests.gcs_server import gcs_server
 from tests.s3_server import s3_server
 from tests.spark_classes import submit_options
 
@@ -117,6 +120,22 @@ def s3(request):
         yield request.getfixturevalue("ceph")
         return
     with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure():
+    """A server of Azure Blob Storage, with `storage_options` and `new_place()`."""
+    if not AZURITE.exists():
+        pytest.skip("Azurite is not installed: make azurite, which needs npm")
+    with azure_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs():
+    """A server of Google Cloud Storage, with `storage_options` and `new_place()`."""
+    with gcs_server() as server:
         yield server
 
 

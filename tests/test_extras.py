@@ -38,6 +38,8 @@ except Exception as error:
             "import lance_core; lance_core.dataset('s3+ddb://b/t?ddbTableName=x')",
             "lance-dagster[s3]",
         ),
+        (["obstore"], "import lance_core; lance_core.dataset('gs://b/t')", "lance-dagster[gcs]"),
+        (["obstore"], "import lance_core; lance_core.dataset('az://b/t')", "lance-dagster[azure]"),
         (
             ["psycopg"],
             "import lance_core; lance_core.dataset('/x', storage_options={'manifest_store': 'postgresql://h/x'})",

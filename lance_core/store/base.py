@@ -332,10 +332,8 @@ class ObjectStore(Protocol):
     def unfinished_uploads(self) -> Sequence[Upload]:
         """The uploads in parts below the root that were neither completed nor aborted.
 
-        Also empty for a storage that does not report this: only S3 does.
-
         Raises:
-            StoreError: The storage does not answer.
+            StoreError: The storage does not answer, or does not report this.
         """
         ...
 
@@ -346,10 +344,8 @@ class ObjectStore(Protocol):
     def keeps_removed_objects(self) -> bool:
         """Whether the storage still has objects below the root that were removed or replaced.
 
-        Also False for a storage that does not report this: only S3 does.
-
         Raises:
-            StoreError: The storage rejects the request.
+            StoreError: The storage rejects the request, or does not report this.
         """
         ...
 
@@ -372,6 +368,20 @@ class SingleDeletes:
         return delete_each(self.delete, keys)
 
 
+class UnreportedRemains:
+    """The methods about remains, in stores whose library does not report them: nothing proves that there are none."""
+
+    root: str
+
+    def unfinished_uploads(self) -> Sequence[Upload]:
+        """Raise an error: the library does not list uploads in parts."""
+        raise StoreError(f"{self.root}: uploads in parts that were interrupted cannot be listed here")
+
+    def keeps_removed_objects(self) -> bool:
+        """Raise an error: the library does not list former versions of objects."""
+        raise StoreError(f"{self.root}: removed objects that the storage keeps cannot be listed here")
+
+
 class RootedStore:
     """What stores of one root have in common.
 
@@ -386,14 +396,14 @@ class RootedStore:
         self.options = options if options is not None else StorageOptions()
 
     def unfinished_uploads(self) -> Sequence[Upload]:
-        """Return nothing: the storage does not report uploads."""
+        """Return nothing: there are no uploads in parts."""
         return ()
 
     def abort_upload(self, upload: Upload) -> None:
-        """Do nothing: the storage does not report uploads."""
+        """Do nothing: there are no uploads in parts."""
 
     def keeps_removed_objects(self) -> bool:
-        """Return False: the storage does not report removed objects."""
+        """Return False: what is removed is lost."""
         return False
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""The store of every other URI that fsspec knows: Google Cloud Storage, Azure, and more.
+"""The store of every other URI that fsspec knows.
 
-Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise.
-It is offered for schemes whose library maps it to a condition of the service (Google's generation match, Azure's
-overwrite=False), and rejected for other schemes.
+Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise:
+they go through a database.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from lance_core.store.base import (
     ObjectWriter,
     ReadableBuffer,
     SingleDeletes,
+    UnreportedRemains,
     bytes_view,
     check_key,
     check_prefix,
@@ -30,12 +30,11 @@ from lance_core.store.base import (
 from lance_core.store.coalesce import merge_ranges, split_merged
 from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
-_ATOMIC_CREATION = frozenset({"gs", "gcs", "az", "abfs", "abfss", "adl"})
 _MAX_GAP_BYTES = 512 << 10
 _MAX_MERGED_BYTES = 16 << 20
 
 
-class FsspecStore(SingleDeletes, LinklessStore):
+class FsspecStore(SingleDeletes, UnreportedRemains, LinklessStore):
     """Objects below a prefix of an fsspec filesystem.
 
     Args:
@@ -96,20 +95,16 @@ class FsspecStore(SingleDeletes, LinklessStore):
             self._files.pipe_file(path, bytes(bytes_view(data)))
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
-        """Write an object unless one exists.
+        """Raise an error: fsspec promises no atomic creation.
 
         Raises:
-            UnsupportedError: fsspec does not map atomic creation to a condition of this service.
+            UnsupportedError: The store commits through a database alone.
         """
-        del durable
-        if self._scheme not in _ATOMIC_CREATION:
-            raise UnsupportedError(
-                f"{self.root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; "
-                "commit through a database, by the storage option manifest_store"
-            )
-        path = self._full_path(key)
-        with _errors(f"{self.root}/{key}"):
-            self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
+        del key, data, durable
+        raise UnsupportedError(
+            f"{self.root}: {self._scheme}:// has no atomic creation through fsspec, so commits are not safe; commit "
+            "through a database, by the storage option manifest_store"
+        )
 
     def open_writer(self, key: str, *, durable: bool = True) -> FsspecWriter:
         """Start an object that appears when closed."""
@@ -211,9 +206,7 @@ _ALTERNATIVES: Final = {"dbfs": "; on Databricks the same files are at the path 
 
 
 _LIBRARIES: Final = {
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+    "adl": "adlfs",
     "oci": "ocifs",
     "hf": "huggingface_hub",
 }

@@ -48,6 +48,9 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
 OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
 """Options of this library, which are not passed to the file systems of other libraries."""
 
+OTHER_CLOUDS = ("azure_", "google_")
+"""How options begin that only other services than S3 have."""
+
 _CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
 _NESTED = ("client_kwargs", "config_kwargs")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -118,6 +121,8 @@ class StorageOptions(Mapping[str, str]):
         """
         result: dict[str, str] = {}
         for key, value in self._values.items():
+            if key.startswith(OTHER_CLOUDS):
+                continue  # one set of options serves all stores of a dataset
             if key not in _CANONICAL:
                 near = get_close_matches(key, _CANONICAL, n=1, cutoff=0.6)
                 hint = f"; is {near[0]!r} meant?" if near else f"; known are {', '.join(S3_OPTIONS)}"

@@ -4,7 +4,8 @@
     memory://name/path             MemoryStore
     s3://bucket/path, s3a://...    S3Store (needs s3fs)
     s3+ddb://...?ddbTableName=T    S3Store, commits through DynamoDB (`store.external`)
-    <scheme>://...                 FsspecStore, for any other scheme that fsspec knows (gs, az, abfs, ...)
+    gs://..., az://..., abfss://...    CloudStore (needs obstore)
+    <scheme>://...                 FsspecStore, for any other scheme that fsspec knows
 
 With the storage option `manifest_store`, commits to any of these stores go through a database: `sqlite:///path` names a
 file, `postgresql://user@host/name` a server.
@@ -27,6 +28,7 @@ from urllib.parse import unquote
 from lance_core.arguments import checked
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.store.base import ObjectStore, escaped_path, unescaped_path
+from lance_core.store.cloud import CloudStore
 from lance_core.store.dynamodb import DynamoDbTable
 from lance_core.store.external import ExternallyCommittedStore, SqliteTable
 from lance_core.store.fsspec import FsspecStore
@@ -195,8 +197,7 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
             f"a {scheme} URI must not hold a query or fragment; pass storage_options, and write %3F and %23 for the "
             "characters ? and # of a name"
         )
-    if scheme in ("s3a", "s3n"):
-        scheme = "s3"
+    scheme = _SPELLINGS.get(scheme, scheme)
     host, slash, below = rest.partition("/")
     path = posixpath.normpath(host + slash + unescaped_path(below)).lstrip("/")
     if path in ("", ".") or path.startswith(".."):
@@ -273,6 +274,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # abfs://container@account.dfs.core.windows.net/path: the part before the @ is not a secret.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
+_SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
 # Hadoop's and Spark's spelling of a URI without a host. A single letter is a drive.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
@@ -293,4 +296,5 @@ _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "s3a": S3Store,
     "s3n": S3Store,
     "s3+ddb": _dynamodb_store,
+    **dict.fromkeys(("gs", "gcs", "az", "abfs", "abfss"), CloudStore),
 }

@@ -26,8 +26,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import wait
 from typing import Any, Final
@@ -48,10 +46,10 @@ from lance_core.store.base import (
     check_prefix,
     count_read,
     delete_each,
-    remove_leftovers,
     unescaped_root,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.conditions import prove_conditional_puts
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client, s3_client
 
@@ -68,9 +66,6 @@ _COPY_END_S = 10.0
 _PAGE_KEYS = 1000
 
 _logger = logging.getLogger(__name__)
-
-_proven: set[tuple[str, str]] = set()
-_proof_lock = threading.Lock()
 
 
 class S3Store(LinklessStore):
@@ -283,26 +278,13 @@ class S3Store(LinklessStore):
         client = self._client
         if client.conditional_put == "disabled":
             raise UnsupportedError(f"{self.root}: conditional puts are disabled by the storage options")
-        proof = (client.endpoint, self._bucket)
-        if client.is_aws or client.conditional_put == "etag" or proof in _proven:
+        if client.is_aws or client.conditional_put == "etag":
             return
-        with _proof_lock:
-            if proof in _proven:
-                return
-            name = f"{self._prefix}_transactions/.conditional-put-{uuid.uuid4().hex}"
-            try:
-                for body in (b"1", b"2", b"3"):
-                    self._call("put_object", Key=name, Body=body, IfNoneMatch="*")
-            # The second one; the first one, sent again as its answer was lost; or the third one after a cleanup.
-            except AlreadyExistsError:
-                _proven.add(proof)
-            else:
-                raise UnsupportedError(
-                    f"{self.root}: the server ignores If-None-Match, so that concurrent commits would be lost; "
-                    "commit through a database, by the storage option manifest_store"
-                )
-            finally:
-                remove_leftovers(self, [name.removeprefix(self._prefix)])
+
+        def put_if_absent(key: str, data: bytes) -> None:
+            self._call("put_object", Key=self._full_name(key), Body=data, IfNoneMatch="*")
+
+        prove_conditional_puts(self, (client.endpoint, self._bucket), put_if_absent)
 
 
 def _meta(key: str, size: int, answer: dict[str, Any]) -> ObjectMeta:

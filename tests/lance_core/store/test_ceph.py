@@ -10,8 +10,7 @@ import pytest
 import lance_core
 from lance_core.commit.versions import list_versions
 from lance_core.errors import AlreadyExistsError, StoreError
-from lance_core.store import open_store
-from lance_core.store import s3 as s3_module
+from lance_core.store import conditions, open_store
 from lance_core.testing import StoreConformance
 from lance_core.testing.racing import race
 
@@ -30,10 +29,10 @@ class TestCeph(StoreConformance):
 
 
 def test_the_probe_proves_the_server(s3, root, monkeypatch):
-    monkeypatch.setattr(s3_module, "_proven", set())
+    monkeypatch.setattr(conditions, "_proven", set())
     store = open_store(root, s3.storage_options)
     store.put_if_absent("k", b"x")
-    assert len(s3_module._proven) == 1
+    assert len(conditions._proven) == 1
     assert [found.key for found in store.list("")] == ["k"]
 
 

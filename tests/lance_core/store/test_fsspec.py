@@ -30,9 +30,11 @@ def test_a_file_system_that_rejects_its_options_is_not_an_unknown_scheme(monkeyp
         def __init__(self, **_):
             raise ValueError("hunter2")
 
-    monkeypatch.setitem(_registry, "az", NeedsAccount)
-    with pytest.raises(InvalidInputError, match=r"az:// cannot be opened with the storage options \['key'\]") as caught:
-        open_store("az://container/t.lance", {"key": "1"})
+    monkeypatch.setitem(_registry, "oci", NeedsAccount)
+    with pytest.raises(
+        InvalidInputError, match=r"oci:// cannot be opened with the storage options \['key'\]"
+    ) as caught:
+        open_store("oci://container/t.lance", {"key": "1"})
     assert "hunter2" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError, HTTPClientError
 
 from lance_core.errors import InvalidInputError, StoreError
-from lance_core.store import open_store
+from lance_core.store import conditions, open_store
 from lance_core.store import s3 as s3_module
 from lance_core.store import s3_client as s3_client_module
 from lance_core.store.s3_client import S3Client, s3_client
@@ -169,8 +169,8 @@ def test_a_server_that_ignores_the_condition_is_rejected(s3, root, monkeypatch):
         return request_once(self, method, {k: v for k, v in parameters.items() if k != "IfNoneMatch"})
 
     monkeypatch.setattr(type(client), "_once", forgetful)
-    monkeypatch.setattr(s3_module, "_proven", set())
-    with pytest.raises(NotImplementedError, match="ignores If-None-Match"):
+    monkeypatch.setattr(conditions, "_proven", set())
+    with pytest.raises(NotImplementedError, match="ignores the condition"):
         store.put_if_absent("k", b"x")
     assert list(store.list("")) == []
     trusting = open_store(root, {**s3.storage_options, "aws_conditional_put": "etag"})
@@ -190,7 +190,7 @@ def test_a_cleanup_does_not_fail_the_test_of_the_server(s3, root, monkeypatch):
         return answer
 
     monkeypatch.setattr(type(client), "_once", clean_up)
-    monkeypatch.setattr(s3_module, "_proven", set())
+    monkeypatch.setattr(conditions, "_proven", set())
     store.put_if_absent("k", b"x")
     assert "/.conditional-put-" in deleted[0]
     assert [meta.key for meta in store.list("")] == ["k"]
@@ -209,7 +209,7 @@ def test_a_first_answer_that_is_lost_does_not_fail_the_test_of_the_server(s3, ro
         return answer
 
     monkeypatch.setattr(type(client), "_once", lose)
-    monkeypatch.setattr(s3_module, "_proven", set())
+    monkeypatch.setattr(conditions, "_proven", set())
     store.put_if_absent("k", b"x")
     assert "/.conditional-put-" in lost[0]
     assert [meta.key for meta in store.list("")] == ["k"]

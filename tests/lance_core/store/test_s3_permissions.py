@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 import lance_core
 from lance_core.errors import CommitConflictError, StoreError
 from lance_core.maintenance.verify.files import verify
-from lance_core.store import s3 as s3_module
+from lance_core.store import conditions
 from lance_core.store import s3_client as client_module
 from lance_core.store.options import S3_OPTIONS
 from lance_core.store.s3_client import S3Client
@@ -134,7 +134,7 @@ def allowed(monkeypatch):
         return await real(self, method, parameters)
 
     monkeypatch.setattr(S3Client, "_once", once)
-    monkeypatch.setattr(s3_module, "_proven", set())
+    monkeypatch.setattr(conditions, "_proven", set())
     return rules
 
 
@@ -149,7 +149,7 @@ def test_the_policies_are_those_of_the_table():
 def test_each_verb_works_with_the_policy_of_its_role(s3, allowed, role):
     lake = Lake(s3)
     allowed |= {"allowed": actions_of(role), "used": set()}
-    s3_module._proven.clear()
+    conditions._proven.clear()
     for name, verb in VERBS[role].items():
         try:
             verb(lake)
@@ -202,7 +202,7 @@ def test_a_cleanup_reports_what_it_may_not_remove(s3, allowed):
 def test_a_role_that_may_not_delete_appends_to_a_server_that_is_tested(s3, allowed, library):
     lake = Lake(s3)
     allowed["allowed"] = actions_of("writer")
-    s3_module._proven.clear()
+    conditions._proven.clear()
     library.write_dataset(ROWS, lake.uri, mode="append", storage_options=lake.options)
     assert lake.open().count_rows() == 30
     allowed["allowed"] = None

@@ -12,7 +12,7 @@ import lance
 import lance_core
 from lance_core.errors import CommitConflictError, InvalidInputError, LanceError, OutcomeUnknownError, SchemaError
 from lance_core.maintenance.verify.files import verify
-from lance_core.store import open_store, s3
+from lance_core.store import conditions, open_store
 from tests.machines.lake import traps
 from tests.machines.lake.changes import Change, Rows, rows_of, vector_of
 from tests.machines.lake.model import FindingError, Table, difference
@@ -162,7 +162,7 @@ class Lake:
         if server is not None:
             times = self.random.randint(1, 2) if fault.kind == "throttle" else 1
             if self.random.random() < 0.3:
-                s3._proven.clear()  # a new process, which tests the endpoint
+                conditions._proven.clear()  # a new process, which tests the endpoint
             server.begin(Rule(fault.kind, fault.at, times, fault.work) if is_request else None)
         outcome, skew = Outcome(), self.random.choice(SKEWS) if library == "ours" else 0
         if skew:

@@ -1,0 +1,378 @@
+"""The store of Google Cloud Storage and of Azure Blob Storage, by obstore: the object_store of Rust that pylance uses.
+
+    verb             requests
+    get, read        GET
+    get_tail         GET; of Azure, which has no ranges from the end, HEAD and GET
+    get_ranges       GET for each run of ranges that lie close together, some at a time
+    head             HEAD
+    put              PUT
+    put_if_absent    PUT on the condition that there is no object: generation 0 of Google, If-None-Match: * of Azure
+    open_writer      PUT, or above 8 MiB an upload in parts, some at a time
+    list             LIST, one request per page; Azure lists from the beginning
+    delete           DELETE
+    copy             COPY
+
+Options have object_store's names (`azure_storage_account_name`, `google_service_account`, ...), and its environment
+variables are heeded. The first commit to a bucket tests the server (`store.conditions`).
+
+The library's threads do not survive a fork: a process that was forked after the first request cannot make another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from lance_core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    LanceError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+    UnsupportedError,
+)
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    LinklessStore,
+    ObjectMeta,
+    ObjectWriter,
+    ReadableBuffer,
+    SingleDeletes,
+    UnreportedRemains,
+    bytes_view,
+    check_key,
+    check_prefix,
+    count_read,
+)
+from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.conditions import prove_conditional_puts
+from lance_core.store.options import OWN_OPTIONS, StorageOptions, parse_seconds
+from lance_core.threads import SharedPool
+
+# A request costs about as much as the transfer of this many bytes.
+_MAX_GAP_BYTES: Final = 512 << 10
+_MAX_MERGED_BYTES: Final = 16 << 20
+_PART_BYTES: Final = 8 << 20
+_UPLOADS_AT_A_TIME: Final = 4
+_PAGE_KEYS: Final = 1000
+_DEFAULT_RETRIES: Final = 5
+
+_EXTRAS: Final = {"gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""The extra of this package that serves each scheme."""
+
+_PREFIXES: Final = {"gcs": "google_", "azure": "azure_"}
+"""How the options and environment variables of each service begin."""
+
+_clients: dict[tuple[int, str, StorageOptions], Any] = {}
+_reads = SharedPool(16, "lance-cloud")
+
+
+class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
+    """Objects below a prefix of a bucket or container.
+
+    Args:
+        root: `gs://bucket/prefix`, `az://container/prefix`, `abfss://container@account.dfs.core.windows.net/prefix`.
+        options: Storage options, under object_store's names.
+
+    Raises:
+        UnsupportedError: obstore is not installed.
+        InvalidInputError: An option is not known, or not complete.
+    """
+
+    is_local: Final = False
+    put_is_a_request: Final = True
+
+    def __init__(self, root: str, options: StorageOptions | None = None) -> None:
+        super().__init__(root, options)
+        scheme, _, path = self._place.partition("://")
+        host, _, prefix = path.partition("/")
+        self._bucket = f"{scheme}://{host}"
+        self._service = _EXTRAS[scheme]
+        self._prefix = prefix + "/" if prefix else ""
+        self._client  # noqa: B018 - mistakes in options are reported here, not at the first request
+
+    @property
+    def _client(self) -> Any:
+        key = (os.getpid(), self._bucket, self.options)
+        if key not in _clients:
+            if any(process != key[0] for process, _, _ in _clients):
+                raise UnsupportedError(
+                    f"{self.root}: this process was forked from one that had used {self._bucket}, and the library that "
+                    "makes the requests cannot be used after a fork; start processes by 'spawn' or 'forkserver'"
+                )
+            _clients[key] = _make_client(self._bucket, self._service, self.options)
+        return _clients[key]
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        return self.read(key)[0]
+
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object with its size and time."""
+        return self._get(key)
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes, or all of a shorter object, and the object's size."""
+        if self._service == "gcs":
+            try:
+                data, meta = self._get(key, options={"range": {"suffix": length}})
+            except StoreError:
+                if self.head(key).size == 0:
+                    return b"", 0  # an empty object has no range
+                raise
+            return data, meta.size
+        size = self.head(key).size
+        return (self._read(key, max(0, size - length), size) if size else b""), size
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object; some requests run in parallel."""
+        merged = merge_ranges(ranges, max_gap=_MAX_GAP_BYTES, max_size=_MAX_MERGED_BYTES)
+
+        def read(part: MergedRange) -> BytesLike:
+            return self._read(key, part.start, part.end)
+
+        if len(merged) <= 1:
+            return split_merged(ranges, merged, [read(part) for part in merged])
+        jobs = [_reads.submit(read, part) for part in merged]
+        return split_merged(ranges, merged, [job.result() for job in jobs])
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        return _meta(key, self._call("head", key))
+
+    def put(self, key: str, data: ReadableBuffer) -> str | None:
+        """Write an object, replacing one that exists."""
+        result = self._call("put", key, bytes(bytes_view(data)), use_multipart=False)
+        return _e_tag(result)
+
+    def prepare_commits(self) -> None:
+        """Make sure that the server honors the condition of `put_if_absent`."""
+        prove_conditional_puts(self, self._place_of_proof, self._create)
+
+    @property
+    def _place_of_proof(self) -> tuple[str, str]:
+        return str(hash(self.options)), self._bucket  # the options name the endpoint
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
+        """Write an object unless one exists, in one request; the storage is always durable."""
+        del durable
+        self.prepare_commits()
+        return self._create(key, bytes(bytes_view(data)))
+
+    def open_writer(self, key: str, *, durable: bool = True) -> CloudWriter:
+        """Start an upload that becomes the object when closed; the storage is always durable."""
+        del durable
+        file = self._call("open_writer", key, buffer_size=_PART_BYTES, max_concurrency=_UPLOADS_AT_A_TIME)
+        return CloudWriter(file, self._show(key))
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield objects in ascending order of keys, a page of them at a time."""
+        folder = self._prefix + check_prefix(prefix).rpartition("/")[0]
+        offset = None if start_after is None else self._prefix + start_after
+        left = limit
+        with _converted_errors(self._show(prefix)):
+            pages = _library().list(
+                self._client, folder or None, offset=offset, chunk_size=min(left or _PAGE_KEYS, _PAGE_KEYS)
+            )
+            for page in pages:
+                for item in page:
+                    key = item["path"].removeprefix(self._prefix)
+                    if not key.startswith(prefix) or item["path"].endswith("/"):
+                        continue  # below another name of the folder, or a placeholder of a folder
+                    if left is not None:
+                        if not left:
+                            return
+                        left -= 1
+                    yield _meta(key, item)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is fine."""
+        try:
+            self._call("delete", key)
+        except ObjectNotFoundError:
+            return
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object on the server."""
+        self._call("copy", source_key, self._prefix + check_key(target_key))
+
+    def _show(self, key: str) -> str:
+        return f"{self._bucket}/{self._prefix}{key}"
+
+    def _call(self, method: str, key: str, *args: Any, writes: bool = False, **options: Any) -> Any:
+        client, name = self._client, self._prefix + check_key(key)
+        with _converted_errors(self._show(key), writes=writes):
+            return getattr(_library(), method)(client, name, *args, **options)
+
+    def _get(self, key: str, **options: Any) -> tuple[BytesLike, ObjectMeta]:
+        result = self._call("get", key, **options)
+        with _converted_errors(self._show(key)):
+            data = memoryview(result.bytes())
+        count_read(1, len(data))
+        return data, _meta(key, result.meta)
+
+    def _create(self, key: str, data: bytes) -> str | None:
+        return _e_tag(self._call("put", key, data, writes=True, mode="create", use_multipart=False))
+
+    def _read(self, key: str, start: int, end: int) -> BytesLike:
+        data = memoryview(self._call("get_range", key, start=start, end=end))
+        if len(data) != end - start:
+            raise StoreError(f"{self._show(key)}: bytes {start} to {end} wanted, {len(data)} received")
+        count_read(1, len(data))
+        return data
+
+
+class CloudWriter(ObjectWriter):
+    """An upload; what is not closed never becomes an object.
+
+    Args:
+        file: The library's open file.
+        place: Its name in error messages.
+    """
+
+    def __init__(self, file: Any, place: str) -> None:
+        self._file = file
+        self._place = place
+        self._size = 0
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes."""
+        view = bytes_view(data)
+        with _converted_errors(self._place):
+            self._open_file().write(view)
+        self._size += len(view)
+
+    def close(self) -> int:
+        """Finish the upload and return the object's size."""
+        with _converted_errors(self._place):
+            self._open_file().close()
+        self._file = None
+        return self._size
+
+    def abort(self) -> None:
+        """Drop the upload; parts that were sent stay until the storage removes them."""
+        self._file = None
+
+    def _open_file(self) -> Any:
+        if self._file is None:
+            raise StoreError(f"{self._place}: the writer is closed")
+        return self._file
+
+
+@contextmanager
+def _converted_errors(place: str, *, writes: bool = False) -> Iterator[None]:
+    """Convert errors of obstore; of their messages, which can hold signed URLs, only codes are shown."""
+    try:
+        yield
+    except LanceError:
+        raise
+    except Exception as error:  # noqa: BLE001 - converted
+        raise _convert(error, place, writes=writes) from None
+
+
+def _convert(error: Exception, place: str, *, writes: bool) -> LanceError:
+    kind, text = type(error).__name__, str(error)
+    if _NO_BUCKET.search(text):
+        bucket = "/".join(place.split("/")[:3])
+        return StoreError(f"{bucket}: there is no such bucket or container; create it, or correct its name")
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFoundError(f"{place}: no such object")
+    if kind in ("AlreadyExistsError", "PreconditionError"):
+        return AlreadyExistsError(f"{place}: exists already")
+    status = _STATUS.search(text)
+    answer = f"HTTP {status[1]}" if status else kind
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
+        denied = StoreError(f"{place}: access is denied ({answer}); correct the credentials, or grant them access")
+        denied.errno = errno.EACCES
+        return denied
+    is_rejected = status is not None and status[1].startswith("4") and status[1] not in ("408", "429")
+    if writes and not is_rejected:
+        return OutcomeUnknownError(f"{place}: the request failed ({answer}); it may have taken effect")
+    return StoreError(f"{place}: the request failed ({answer})")
+
+
+_STATUS: Final = re.compile(r"status code: ([1-5]\d\d)")
+_NO_BUCKET: Final = re.compile(r"<Code>(ContainerNotFound|NoSuchBucket)</Code>")
+
+
+def _library() -> Any:
+    import obstore  # noqa: PLC0415 - an optional extra
+
+    return obstore
+
+
+def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
+    try:
+        import obstore.store  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        scheme = bucket.partition("://")[0]
+        raise UnsupportedError(
+            f"{scheme}:// needs the library obstore, which is not installed: pip install 'lance-dagster[{service}]'"
+        ) from None
+    config, client_options, retries = _split_options(service, options)
+    open_url: Any = obstore.store.from_url
+    try:
+        return open_url(bucket, config=config, client_options=client_options, retry_config=retries)
+    except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold values
+        unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
+        named = (
+            f"the storage option {unknown[1]!r} is not known" if unknown else f"of the storage options {sorted(config)}"
+        )
+        raise InvalidInputError(
+            f"{bucket} cannot be opened: {named} ({type(error).__name__}); the names are those of object_store"
+        ) from None
+
+
+def _split_options(service: str, options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """The options of the service, of its HTTP client, and of repetitions; those of other services are left out."""
+    prefix = _PREFIXES[service]
+    others = ("aws_", *(other for other in _PREFIXES.values() if other != prefix))
+    client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=30)}
+    retries: dict[str, Any] = {"max_retries": _DEFAULT_RETRIES}
+    config: dict[str, str] = {}
+    if os.environ.get(f"{prefix}allow_http".upper(), "").lower() in _TRUE:
+        client["allow_http"] = True
+    for key, value in options.items():
+        if key in OWN_OPTIONS or key.startswith(others):
+            continue
+        name = _CLIENT_OPTIONS.get(key.removeprefix(prefix))
+        if name in ("allow_http", "allow_invalid_certificates"):
+            client[name] = value.lower() in _TRUE
+        elif name in ("timeout", "connect_timeout"):
+            client[name] = timedelta(seconds=parse_seconds(key, value))
+        elif name == "max_retries":
+            if not value.isdecimal():
+                raise InvalidInputError(f"storage option {key!r} is not a number")
+            retries[name] = int(value)
+        else:
+            config[key] = value
+    return config, client, retries
+
+
+_TRUE: Final = frozenset({"1", "true", "on", "yes", "y"})
+_CLIENT_OPTIONS: Final = {
+    "allow_http": "allow_http",
+    "allow_invalid_certificates": "allow_invalid_certificates",
+    "timeout": "timeout",
+    "request_timeout": "timeout",
+    "connect_timeout": "connect_timeout",
+    "client_max_retries": "max_retries",
+    "max_retries": "max_retries",
+}
+"""The options of requests, by their spellings, without the service's prefix."""
+
+
+def _meta(key: str, meta: Mapping[str, Any]) -> ObjectMeta:
+    return ObjectMeta(key=key, size=meta["size"], modified=meta["last_modified"].timestamp(), e_tag=_e_tag(meta))
+
+
+def _e_tag(answer: Mapping[str, Any]) -> str | None:
+    """The e-tag without the quotes that some answers of Azure have, and others have not."""
+    return (answer.get("e_tag") or "").strip('"') or None

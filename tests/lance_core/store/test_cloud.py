@@ -1,0 +1,198 @@
+"""Azure Blob Storage, at Azurite, and Google Cloud Storage, at fake-gcs-server."""
+
+import multiprocessing
+import pickle
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    LanceError,
+    OutcomeUnknownError,
+    StoreError,
+    UnsupportedError,
+)
+from lance_core.store import conditions, open_store
+from lance_core.testing import StoreConformance, race
+from tests.azure_server import KEY
+
+
+@pytest.fixture(params=["azure", "gcs"])
+def cloud(request):
+    """A server; `storage_options` are those of both libraries."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def root(cloud):
+    return f"{cloud.new_place()}/deep/dataset"
+
+
+class TestCloudStore(StoreConformance):
+    @pytest.fixture
+    def store(self, cloud, root):
+        return open_store(root, cloud.storage_options)
+
+
+def rows(*values):
+    return pa.table({"n": pa.array(values, pa.int64())})
+
+
+def test_a_table_is_shared_with_pylance(cloud, root):
+    options = cloud.storage_options
+    lance.write_dataset(rows(1), root, storage_options=options)
+    lance_core.write_dataset(rows(2), root, mode="append", storage_options=options)
+    lance.write_dataset(rows(3), root, mode="append", storage_options=options)
+    ours = lance_core.dataset(root, storage_options=options)
+    ours.delete("n = 1")
+    ours.optimize.compact_files()
+    theirs = lance.dataset(root, storage_options=options)
+    assert theirs.version == lance_core.dataset(root, storage_options=options).version
+    assert sorted(theirs.to_table()["n"].to_pylist()) == [2, 3]
+    assert lance_core.dataset(root, storage_options=options).to_table() == theirs.to_table()
+
+
+def test_the_spellings_of_a_place_are_one_table(azure):
+    plain = f"{azure.new_place()}/t"
+    container = plain.split("/")[2]
+    hadoop = f"abfss://{container}@devstoreaccount1.dfs.core.windows.net/t"
+    lance_core.write_dataset(rows(1), plain, storage_options=azure.storage_options)
+    lance_core.write_dataset(rows(2), hadoop, mode="append", storage_options=azure.storage_options)
+    for library in (lance, lance_core):
+        for uri in (plain, hadoop):
+            assert library.dataset(uri, storage_options=azure.storage_options).count_rows() == 2
+
+
+def test_of_writers_that_create_a_table_at_once_one_creates_it(cloud, root):
+    def create(number):
+        try:
+            lance_core.write_dataset(rows(number), root, storage_options=cloud.storage_options)
+        except LanceError:
+            return None
+        return number
+
+    created = [number for number in race(8, create) if number is not None]
+    assert len(created) == 1
+    assert lance_core.dataset(root, storage_options=cloud.storage_options).to_table() == rows(*created)
+
+
+def test_no_append_of_eight_writers_is_lost(cloud, root):
+    options = cloud.storage_options
+    lance_core.write_dataset(rows(), root, storage_options=options)
+
+    def append(number):
+        library = lance if number % 2 else lance_core
+        for turn in range(3):
+            library.write_dataset(rows(10 * number + turn), root, mode="append", storage_options=options)
+
+    race(8, append)
+    expected = sorted(10 * number + turn for number in range(8) for turn in range(3))
+    for library in (lance, lance_core):
+        assert sorted(library.dataset(root, storage_options=options).to_table()["n"].to_pylist()) == expected
+
+
+def test_a_server_that_ignores_the_condition_is_rejected(cloud, root, monkeypatch):
+    store = open_store(root, cloud.storage_options)
+    monkeypatch.setattr(conditions, "_proven", set())
+    monkeypatch.setattr(store, "_create", store.put)
+    with pytest.raises(UnsupportedError, match="ignores the condition of a put"):
+        store.prepare_commits()
+    assert list(store.list("")) == []
+
+
+def test_secrets_are_shown_nowhere(azure):
+    root = f"{azure.new_place()}/t"
+    store = open_store(root, azure.storage_options)
+    wrong = open_store(root, {**azure.storage_options, "azure_storage_account_key": "aHVudGVyMg=="})
+    assert KEY not in repr(store)
+    with pytest.raises(StoreError, match=r"access is denied \(HTTP 403\)") as caught:
+        wrong.get("k")
+    assert "hunter2" not in str(caught.value)
+    assert "aHVudGVyMg" not in str(caught.value)
+    assert pickle.loads(pickle.dumps(store)).root == root
+
+
+def test_a_missing_bucket_is_named(cloud):
+    scheme = cloud.new_place().partition("://")[0]
+    store = open_store(f"{scheme}://no-such-container/t", cloud.storage_options)
+    for verb in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: store.put_if_absent("k", b"1")):
+        with pytest.raises(StoreError, match="://no-such-container: there is no such bucket or container"):
+            verb()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"azure_nonsense": "1"}, "'azure_nonsense' is not known"),
+        ({"azure_client_max_retries": "many"}, "'azure_client_max_retries' is not a number"),
+        ({"azure_timeout": "soon"}, "azure_timeout"),
+        ({}, "of the storage options"),
+    ],
+)
+def test_wrong_options_are_named_before_a_request(options, message, monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    account = {"azure_storage_account_name": "somebody"} if options else {}
+    with pytest.raises(InvalidInputError, match=message):
+        open_store("az://box/t", {**account, **options})
+
+
+def test_options_of_other_services_are_left_out(cloud, root):
+    other = "google_service_account" if root.startswith("az") else "azure_storage_account_name"
+    options = {**cloud.storage_options, "aws_region": "us-east-1", other: "/nowhere"}
+    store = open_store(root, options)
+    store.put("k", b"1")
+    assert bytes(store.get("k")) == b"1"
+    open_store("s3://bucket/t", options)
+
+
+def test_a_lost_answer_leaves_the_outcome_open(azure):
+    root = f"{azure.new_place()}/t"
+    dead = {**azure.storage_options, "azure_storage_endpoint": "http://127.0.0.1:9/x", "client_max_retries": "0"}
+    store = open_store(root, dead)
+    conditions._proven.add(store._place_of_proof)
+    with pytest.raises(OutcomeUnknownError, match="it may have taken effect"):
+        store.put_if_absent("k", b"1")
+    with pytest.raises(StoreError, match="the request failed"):
+        store.get("k")
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+def test_a_forked_process_gets_an_error_and_does_not_hang(cloud, root):
+    store = open_store(root, cloud.storage_options)
+    store.put("k", b"1")
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+
+    def use():
+        try:
+            answers.put(bytes(store.get("k")))
+        except UnsupportedError as error:
+            answers.put(str(error))
+
+    child = context.Process(target=use, daemon=True)
+    child.start()
+    try:
+        assert "start processes by 'spawn'" in str(answers.get(timeout=100))
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_a_key_that_exists_is_not_replaced(cloud, root):
+    store = open_store(root, cloud.storage_options)
+    tag = store.put_if_absent("k", b"1")
+    assert tag == store.head("k").e_tag == next(store.list("")).e_tag
+    with pytest.raises(AlreadyExistsError):
+        store.put_if_absent("k", b"2")
+
+
+def test_an_erasure_is_not_called_proven_where_remains_cannot_be_listed(cloud, root):
+    dataset = lance_core.write_dataset(rows(1, 2), root, storage_options=cloud.storage_options)
+    report = dataset.erase_rows("n = 2", delete_unverified=True)
+    assert not report.proven
+    assert {finding.kind for finding in report.remaining} == {"upload", "versioning"}
+    assert lance_core.dataset(root, storage_options=cloud.storage_options).to_table() == rows(1)
