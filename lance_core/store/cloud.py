@@ -322,25 +322,25 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
         return open_url(bucket, config=config, client_options=client_options, retry_config=retries)
     except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold values
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
-        named = (
+        problem = (
             f"the storage option {unknown[1]!r} is not known" if unknown else f"of the storage options {sorted(config)}"
         )
         raise InvalidInputError(
-            f"{bucket} cannot be opened: {named} ({type(error).__name__}); the names are those of object_store"
+            f"{bucket} cannot be opened: {problem} ({type(error).__name__}); the names are those of object_store"
         ) from None
 
 
 def _split_options(service: str, options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """The options of the service, of its HTTP client, and of repetitions; those of other services are left out."""
     prefix = _PREFIXES[service]
-    others = ("aws_", *(other for other in _PREFIXES.values() if other != prefix))
+    other_prefixes = ("aws_", *(other for other in _PREFIXES.values() if other != prefix))
     client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=30)}
     retries: dict[str, Any] = {"max_retries": _DEFAULT_RETRIES}
     config: dict[str, str] = {}
     if os.environ.get(f"{prefix}allow_http".upper(), "").lower() in _TRUE:
         client["allow_http"] = True
     for key, value in options.items():
-        if key in OWN_OPTIONS or key.startswith(others):
+        if key in OWN_OPTIONS or key.startswith(other_prefixes):
             continue
         name = _CLIENT_OPTIONS.get(key.removeprefix(prefix))
         if name in ("allow_http", "allow_invalid_certificates"):
