@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
+from lance_core.file.pool import in_order, num_threads
 from lance_core.index.kinds.row_sets import RowSet, build_row_set, locate_rows
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
@@ -225,6 +227,11 @@ def from_lookup(
     return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
 
 
+# The least number of values that a thread sorts, and how many are looked at to divide them among threads.
+_LEAST_SORTED: Final = 65_536
+_SAMPLE: Final = 4096
+
+
 class BTreeBuilder:
     """Builds a BTREE segment from rows.
 
@@ -260,7 +267,7 @@ def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
     if pa.types.is_floating(values.type):
         order = _sort_floats(values)
     elif pa.types.is_integer(values.type) and not values.null_count:
-        order = np.argsort(values.to_numpy(), kind="stable")
+        order = _sort_integers(values.to_numpy())
     else:
         order = pc.array_sort_indices(values, null_placement="at_start").to_numpy()
     return values.take(pa.array(order)), ids[order]
@@ -269,8 +276,40 @@ def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
 def _sort_floats(values: pa.Array) -> Any:
     """Nulls, then numbers with -0.0 before 0.0, then NaN."""
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
-    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    return np.lexsort((~np.signbit(numbers), numbers, valid))
+    bits = numbers.view(f"i{numbers.itemsize}")
+    limits = np.iinfo(bits.dtype)
+    keys = bits ^ ((bits >> (limits.bits - 1)) & limits.max)  # as integers, negative numbers are in reverse order
+    is_nan = np.isnan(numbers)
+    keys[is_nan] = limits.max - np.signbit(numbers[is_nan])
+    keys[pc.is_null(values).to_numpy(zero_copy_only=False)] = limits.min
+    return _sort_integers(keys)
+
+
+def _sort_integers(keys: Any) -> Any:
+    """The order of integers, equal ones as they come; each thread sorts those between two bounds."""
+    threads = min(num_threads(), len(keys) // _LEAST_SORTED)
+    sample = np.sort(keys[:: max(len(keys) // _SAMPLE, 1)])
+    bounds = np.unique(sample[len(sample) * np.arange(1, threads) // max(threads, 1)]).tolist()
+
+    def sort(span: tuple[int | None, int | None]) -> Any:
+        low, high = span
+        is_inside = np.ones(len(keys), np.bool_) if low is None else keys >= low
+        if high is not None:
+            is_inside &= keys < high
+        places = np.flatnonzero(is_inside)
+        return places[_sort_span(keys[places])]
+
+    return np.concatenate(list(in_order(sort, pairwise([None, *bounds, None])))) if bounds else _sort_span(keys)
+
+
+def _sort_span(keys: Any) -> Any:
+    """The order of integers, equal ones as they come: numpy's stable sort takes twice as long."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    run = np.zeros(len(keys), np.int64)
+    run[1:] = ordered[1:] != ordered[:-1]
+    run = np.cumsum(run) * len(keys)
+    return np.sort(run + order) - run
 
 
 def _collect_page_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
