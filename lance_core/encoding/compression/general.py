@@ -131,7 +131,7 @@ class Decompressor:
         """The decompressed pieces, back to back.
 
         Raises:
-            CorruptFileError: As for one piece.
+            CorruptFileError: A piece does not follow the scheme, or states an impossible size.
         """
         joined = self._join_blocks(buffers) if self._scheme.name == "lz4" and buffers.sizes.size > 1 else None
         return joined or _join_pieces([self(buffers.piece(i)) for i in range(buffers.starts.size)])
