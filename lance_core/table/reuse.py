@@ -15,6 +15,7 @@ import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
@@ -24,6 +25,9 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
+
+DEFER_KEY: Final = "lance.compaction.defer_index_remap"
+"""The entry of a table's configuration by which compactions record moves, as the reuse index of the table needs."""
 
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 

@@ -260,6 +260,8 @@ def plan_of(snapshot: Snapshot, options: Mapping[str, Any] | None) -> Compaction
 def _resolve_options(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
     """The options for a version of a table: given options, then the table's configuration, then defaults."""
     chosen = CompactionOptions.of(options, manifest.config)
+    if manifest.uses_stable_row_ids and not _is_asked_to_defer(options):
+        chosen = replace(chosen, defer_index_remap=False)  # the configuration is of a time without stable row ids
     version = FileVersion.for_dataset(chosen.data_storage_version, manifest.data_storage_version)
     return replace(chosen, data_storage_version=version.value)
 

@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from pyroaring import BitMap
 
 from lance_core.commit.loop import commit
 from lance_core.errors import LanceError
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.compaction.options import CONFIG_PREFIX
 from lance_core.maintenance.compaction.plan import FragmentFacts
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import RewriteGroup, UpdateConfig, UpdateMap
-from lance_core.table.reuse import can_record_moves, live_coverage
+from lance_core.table.reuse import DEFER_KEY, can_record_moves, live_coverage
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
-
-DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
 
 _logger = logging.getLogger(__name__)
 

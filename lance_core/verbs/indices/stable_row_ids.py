@@ -26,9 +26,9 @@ from lance_core.row_addresses import make_row_address, make_row_addresses
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import FRAGMENT_REUSE_INDEX
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Merge
+from lance_core.table.operations import Merge, UpdateConfig, UpdateMap
 from lance_core.table.operations.base import next_fragment_id
-from lance_core.table.reuse import trimmed
+from lance_core.table.reuse import DEFER_KEY, trimmed
 from lance_core.table.rowids import encode_row_ids, with_versions
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
@@ -107,14 +107,23 @@ def _migrate(base: Snapshot, properties: Mapping[str, str] | None) -> Manifest:
             f"and these indices cannot be rebuilt here: {others}. Create them again with pylance (create_index or "
             "create_scalar_index, with replace=True), or drop them, and migrate again"
         )
+    if DEFER_KEY in manifest.config:  # neither library compacts a table with stable row ids by it
+        manifest = _commit(base, UpdateConfig(config=UpdateMap(entries={DEFER_KEY: None})), properties)
+        base = base.with_manifest(manifest)
     operation = Merge(
         fragments=tuple(_with_row_ids(fragment, manifest.version) for fragment in with_all_row_counts(base)),
         schema=manifest.schema,
         preserves_nullability=True,
         first_row_id=make_row_address(next_fragment_id(manifest), 0),
     )
-    transaction = Transaction(read_version=manifest.version, operation=operation, properties=dict(properties or {}))
-    return commit(base.store, transaction, base=manifest, options=Commit()).manifest
+    return _commit(base, operation, properties)
+
+
+def _commit(base: Snapshot, operation: Merge | UpdateConfig, properties: Mapping[str, str] | None) -> Manifest:
+    transaction = Transaction(
+        read_version=base.manifest.version, operation=operation, properties=dict(properties or {})
+    )
+    return commit(base.store, transaction, base=base.manifest, options=Commit()).manifest
 
 
 def _find_followers(manifest: Manifest) -> list[str]:

@@ -15,6 +15,7 @@ import lance_core
 from lance_core import maintenance
 from lance_core.cli.app import cli
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.table.reuse import DEFER_KEY
 from tests.interop.pairs import sorted_rows
 
 BOTH = pytest.mark.parametrize("library", [lance_core, lance], ids=["ours", "theirs"])
@@ -405,6 +406,25 @@ class TestFragmentReuse:
         lance_core.dataset(place).migrate_to_stable_row_ids()
         lance.dataset(place).insert(rows(200, 210))
         assert lance.dataset(place).list_indices() == []
+
+    def test_the_table_can_be_compacted_afterwards(self, tmp_path):
+        """Our compaction of a table with a full-text index asks pylance, by the configuration, to record moves."""
+        place = str(tmp_path / "t.lance")
+        for start in (0, 100):
+            lance.write_dataset(rows(start, start + 100), place, mode="append")
+        lance.dataset(place).add_columns({"words": "CAST(id AS STRING)"})
+        lance.dataset(place).create_scalar_index("words", "INVERTED")
+        lance_core.dataset(place).optimize.compact_files()
+        assert DEFER_KEY in lance_core.dataset(place).config()
+        lance.dataset(place).create_scalar_index("words", "INVERTED", replace=True)
+        lance_core.dataset(place).migrate_to_stable_row_ids()
+        for library in (lance_core, lance):
+            lance.dataset(place).delete(f"id % 7 = {len(library.__name__) % 7}")
+            removed = library.dataset(place).optimize.compact_files().fragments_removed
+            assert removed
+        lance_core.dataset(place).update_config({DEFER_KEY: "true"})  # by a writer that knows the table as it was
+        lance.dataset(place).delete("id % 5 = 0")
+        assert lance_core.dataset(place).optimize.compact_files().fragments_removed
 
 
 def run_history(uri: str, seed: int) -> None:
