@@ -175,22 +175,31 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
         folder = self._prefix + check_prefix(prefix).rpartition("/")[0]
-        offset = None if start_after is None else self._prefix + start_after
-        left = limit
-        with _converted_errors(self._show(prefix)):
-            pages = _library().list(
-                self._client, folder or None, offset=offset, chunk_size=min(left or _PAGE_KEYS, _PAGE_KEYS)
-            )
-            for page in pages:
-                for item in page:
-                    key = item["path"].removeprefix(self._prefix)
-                    if not key.startswith(prefix) or item["path"].endswith("/"):
+        after = None if start_after is None else self._prefix + start_after
+        left, repetitions = limit, _DEFAULT_RETRIES
+        while left is None or left > 0:
+            try:
+                for item in self._pages(folder, after, left):
+                    after = item["path"]
+                    key = after.removeprefix(self._prefix)
+                    if not key.startswith(prefix) or after.endswith("/"):
                         continue  # below another name of the folder, or a placeholder of a folder
-                    if left is not None:
-                        if not left:
-                            return
-                        left -= 1
                     yield _meta(key, item)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        return
+            except StoreError as error:
+                if not repetitions or error.errno or isinstance(error, ObjectNotFoundError):
+                    raise
+                repetitions -= 1  # the library does not repeat a request whose answer breaks off
+            else:
+                return
+
+    def _pages(self, folder: str, after: str | None, limit: int | None) -> Iterator[Mapping[str, Any]]:
+        options = {"offset": after, "chunk_size": min(limit or _PAGE_KEYS, _PAGE_KEYS)}
+        with _converted_errors(self._show("")):
+            for page in _library().list(self._client, folder or None, **options):
+                yield from page
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
@@ -286,17 +295,39 @@ def _convert(error: Exception, place: str, *, writes: bool) -> LanceError:
         return ObjectNotFoundError(f"{place}: no such object")
     if kind in ("AlreadyExistsError", "PreconditionError"):
         return AlreadyExistsError(f"{place}: exists already")
-    status = _STATUS.search(text)
-    answer = f"HTTP {status[1]}" if status else kind
-    if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
-        denied = StoreError(f"{place}: access is denied ({answer}); correct the credentials, or grant them access")
+    status, reason = _STATUS.search(text), _explain(text)
+    answer = f"HTTP {status[1]}" if status else reason or kind
+    is_denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or "TokenRequest" in text
+    if is_denied or (status and status[1] in ("401", "403")):
+        denied = StoreError(
+            f"{place}: access is denied ({reason or answer}); correct the credentials, or grant them access"
+        )
         denied.errno = errno.EACCES
         return denied
-    is_rejected = status is not None and status[1].startswith("4") and status[1] not in ("408", "429")
+    is_rejected = "BadScheme" in text or (status and status[1].startswith("4") and status[1] not in ("408", "429"))
     if writes and not is_rejected:
         return OutcomeUnknownError(f"{place}: the request failed ({answer}); it may have taken effect")
     return StoreError(f"{place}: the request failed ({answer})")
 
+
+def _explain(text: str) -> str | None:
+    """The sentence about an error of the library, whose text can hold secrets."""
+    return next((reason for word, reason in _REASONS.items() if word in text), None)
+
+
+_REASONS: Final = {
+    "MissingAccount": "no account is named; set azure_storage_account_name",
+    "InvalidAccessKey": "azure_storage_account_key is not base64",
+    "MissingSasComponent": "azure_storage_sas_key is not a SAS token",
+    "OpenCredentials": "the file of google_service_account cannot be read",
+    "DecodeCredentials": "google_service_account, or its key, is not the JSON of a service account",
+    "as boolean": "a flag is neither true nor false",
+    "TokenRequest": "there are no credentials, and this machine gives none",
+    "BadScheme": "the server is plain HTTP; azure_allow_http or google_allow_http allows it",
+    "kind: Connect": "the server cannot be reached",
+    "kind: Timeout": "no answer in time",
+}
+"""What went wrong, by a word of the library's error."""
 
 _STATUS: Final = re.compile(r"status code: ([1-5]\d\d)")
 _NO_BUCKET: Final = re.compile(r"<Code>(ContainerNotFound|NoSuchBucket)</Code>")
@@ -317,16 +348,17 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
             f"{scheme}:// needs the library obstore, which is not installed: pip install 'lance-dagster[{service}]'"
         ) from None
     config, client_options, retries = _split_options(service, options)
+    if "@" in bucket:  # the URI names the account
+        config = {key: value for key, value in config.items() if not key.endswith("account_name")}
     open_url: Any = obstore.store.from_url
     try:
         return open_url(bucket, config=config, client_options=client_options, retry_config=retries)
     except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold values
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
-        problem = (
-            f"the storage option {unknown[1]!r} is not known" if unknown else f"of the storage options {sorted(config)}"
-        )
+        problem = f"the storage option {unknown[1]!r} is not known" if unknown else _explain(str(error))
         raise InvalidInputError(
-            f"{bucket} cannot be opened: {problem} ({type(error).__name__}); the names are those of object_store"
+            f"{bucket} cannot be opened: {problem or type(error).__name__}; the storage options {sorted(config)} are "
+            "those of object_store"
         ) from None
 
 

@@ -103,7 +103,7 @@ def _migrate(base: Snapshot, properties: Mapping[str, str] | None) -> Manifest:
         base = base.with_manifest(manifest)
     if others := _find_followers(manifest):
         raise UnsupportedError(
-            f"{root}: a compaction with defer_index_remap moved rows that indices still list by their old addresses, "
+            f"{root}: a compaction recorded moves of rows that indices still list by their old addresses, "
             f"and these indices cannot be rebuilt here: {others}. Create them again with pylance (create_index or "
             "create_scalar_index, with replace=True), or drop them, and migrate again"
         )

@@ -17,6 +17,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from lance_core.store import conditions, open_store
+from lance_core.store.cloud import CloudStore
 from lance_core.testing import StoreConformance, race
 from tests.azure_server import KEY
 
@@ -130,11 +131,13 @@ def test_a_missing_bucket_is_named(cloud):
         ({"azure_nonsense": "1"}, "'azure_nonsense' is not known"),
         ({"azure_client_max_retries": "many"}, "'azure_client_max_retries' is not a number"),
         ({"azure_timeout": "soon"}, "azure_timeout"),
-        ({}, "of the storage options"),
+        ({}, "no account is named; set azure_storage_account_name"),
+        ({"azure_storage_account_key": "not base64!"}, "azure_storage_account_key is not base64"),
     ],
 )
 def test_wrong_options_are_named_before_a_request(options, message, monkeypatch):
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
     account = {"azure_storage_account_name": "somebody"} if options else {}
     with pytest.raises(InvalidInputError, match=message):
         open_store("az://box/t", {**account, **options})
@@ -156,8 +159,45 @@ def test_a_lost_answer_leaves_the_outcome_open(azure):
     conditions._proven.add(store._place_of_proof)
     with pytest.raises(OutcomeUnknownError, match="it may have taken effect"):
         store.put_if_absent("k", b"1")
-    with pytest.raises(StoreError, match="the request failed"):
+    with pytest.raises(StoreError, match=r"the request failed \(the server cannot be reached\)"):
         store.get("k")
+    plain = {key: value for key, value in azure.storage_options.items() if key != "azure_allow_http"}
+    with pytest.raises(StoreError, match="azure_allow_http or google_allow_http allows it"):
+        open_store(root, plain).put_if_absent("k", b"1")
+    wrong = open_store(root, {**azure.storage_options, "azure_storage_account_key": "aHVudGVyMg=="})
+    with pytest.raises(StoreError, match=r"access is denied \(HTTP 403\)"):
+        list(wrong.list(""))
+
+
+def test_a_listing_that_breaks_off_goes_on(cloud, root, monkeypatch):
+    store = open_store(root, cloud.storage_options)
+    keys = [f"k{number}" for number in range(7)]
+    for key in keys:
+        store.put(key, b"1")
+    real, left, place = CloudStore._pages, [3], [2]
+
+    def breaking(self, folder, after, limit):
+        for number, item in enumerate(real(self, folder, after, limit)):
+            if number == place[0] and left[0]:
+                left[0] -= 1
+                raise StoreError("the answer broke off")
+            yield item
+
+    monkeypatch.setattr(CloudStore, "_pages", breaking)
+    assert [meta.key for meta in store.list("")] == keys
+    left[0] = 1
+    assert [meta.key for meta in store.list("k", start_after="k1", limit=4)] == keys[2:6]
+    left[0], place[0] = 100, 0
+    with pytest.raises(StoreError, match="broke off"):
+        list(store.list(""))
+
+
+def test_the_account_of_a_uri_counts(azure):
+    container = azure.new_place().split("/")[2]
+    uri = f"abfss://{container}@devstoreaccount1.dfs.core.windows.net/t"
+    options = {**azure.storage_options, "azure_storage_account_name": "another"}
+    lance.write_dataset(rows(1), uri, storage_options=options)
+    assert lance_core.dataset(uri, storage_options=options).to_table() == rows(1)
 
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")
