@@ -239,7 +239,7 @@ def test_a_partition_whose_rows_have_all_left(lake):
     assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "delete")]
 
 
-def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
+def test_updates_of_a_table_without_stable_row_ids_name_the_command(lake):
     merged = iter([rows(1, 2), rows(2, 3, n=1), rows(3, n=2)])
     merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}
 
@@ -253,7 +253,7 @@ def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
     messages = [entry.user_message for entry in lake.instance.all_logs(first.run_id)]
     assert any("has no stable row ids, so that later runs fail" in message for message in messages)
     said = errors(lake.run(*assets, fails=True))
-    assert "Set the metadata lance/stable_row_ids: True of the input's asset" in said
+    assert f"Give them to the table (lance migrate-row-ids {lake.uri('source')}" in said
     assert "input 'source' (asset source)" in said
     lake.run(*assets, tags={"lance/full_refresh": "true"})
     assert lake.rows("copy") == [(1, 0), (2, 1), (3, 2)]
