@@ -25,7 +25,7 @@ def test_a_misspelt_option_names_the_nearest(key, meant):
         lance_core.dataset("s3://bucket/t.lance", storage_options={key: "hunter2"})
 
 
-@pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("az", "adlfs")])
+@pytest.mark.parametrize(("scheme", "package"), [("adl", "adlfs"), ("oci", "ocifs")])
 def test_a_missing_package_is_named(scheme, package, monkeypatch):
     real = builtins.__import__
 
