@@ -125,7 +125,8 @@ class Machine(References):
         self.log(f"ours promotes {table.name}@{name}{fault}")
         moved = {k for k in forked.keys() | new.keys() if forked.get(k) != new.get(k)}
         dropped = {k for k in moved if k not in new}
-        is_same = above.latest == number and len(names) == 1 and not line.is_forgotten
+        has_casts = self.open("ours", table, at).schema != self.open("ours", table, name).schema
+        is_same = above.latest == number and len(names) == 1 and not has_casts and not line.is_forgotten
         change = Change(
             "promote",
             lambda _: None,
