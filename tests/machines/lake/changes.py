@@ -145,6 +145,11 @@ def _optimize(random: Random, fresh: Callable[[int], list[int]], rows: Rows, nam
 
 def _compact(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
     del fresh, rows, names
+    return compact(random)
+
+
+def compact(random: Random) -> Change:
+    """A compaction."""
     size = random.choice([4, 1000])
     return Change(f"compact to {size}", lambda table: table.optimize.compact_files(target_rows_per_fragment=size), dict)
 

@@ -15,7 +15,7 @@ from lance_core.commit.versions import load_manifest
 from lance_core.errors import CommitConflictError, LanceError, ObjectNotFoundError, StoreError
 from lance_core.maintenance.verify.files import verify
 from tests.machines.lake import traps
-from tests.machines.lake.changes import SCHEMA, ZERO, Change, Rows, changed, draw, table_of, value_of
+from tests.machines.lake.changes import SCHEMA, ZERO, Change, Rows, changed, compact, draw, table_of, value_of
 from tests.machines.lake.lake import HOUR, LIBRARIES, NAMES, Fault, Outcome
 from tests.machines.lake.model import FindingError, Line, Table
 from tests.machines.lake.places import Place
@@ -71,12 +71,16 @@ class Machine(References):
             with traps.untrapped():
                 meantime.append(self.attempt(lambda: other.work(self.open(other_library, table, branch))))
 
+        are_vectors_indexed = self.are_vectors_indexed(table, branch)
+        if are_vectors_indexed and self.random.random() < 0.3:  # moves of rows that such an index has to follow
+            change = compact(self.random)
+        if change.name.startswith("index IVF") and self.place.is_shared:
+            library = "pylance"
         fault = self.fault(library, meanwhile)
         if are_at_once and library == "ours":
             fault = Fault("meanwhile", traps.AFTER_PUT, work=meanwhile)
         also = f" while {other_library} does {other.name}" if fault.kind == "meanwhile" else ""
         self.log(f"{library} {change.name} on {table.name}@{branch or 'main'}{fault}{also}")
-        are_vectors_indexed = self.are_vectors_indexed(table, branch)
         outcome = self.take(library, fault, lambda role: change.work(self.open(library, table, branch, role)))
         done = [(change, outcome), *((other, outcome_of_other) for outcome_of_other in meantime)]
         self.settle_rows(table, branch, done)
