@@ -19,6 +19,7 @@ from email.utils import format_datetime
 from xml.sax.saxutils import escape
 
 from tests import processes
+from tests.support.http_servers import serving
 
 
 @dataclass(frozen=True)
@@ -211,14 +212,8 @@ def _bridge(port: int) -> Iterator[int]:
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as bridge_port:
+        yield bridge_port
 
 
 def _http_date(string: str) -> str:

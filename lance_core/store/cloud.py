@@ -189,9 +189,10 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
                     if left == 0:
                         return
             except StoreError as error:
-                if not repetitions or error.errno or isinstance(error, ObjectNotFoundError):
+                # The library repeats requests that fail, but not one whose answer breaks off.
+                if not repetitions or "RetryError" in str(error.__context__):
                     raise
-                repetitions -= 1  # the library does not repeat a request whose answer breaks off
+                repetitions -= 1
             else:
                 return
 

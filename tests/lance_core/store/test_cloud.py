@@ -1,5 +1,6 @@
 """Azure Blob Storage, at Azurite, and Google Cloud Storage, at fake-gcs-server."""
 
+import http.server
 import multiprocessing
 import pickle
 
@@ -19,7 +20,8 @@ from lance_core.errors import (
 from lance_core.store import conditions, open_store
 from lance_core.store.cloud import CloudStore
 from lance_core.testing import StoreConformance, race
-from tests.azure_server import KEY
+from tests.azure_server import ACCOUNT, KEY
+from tests.support.http_servers import serving
 
 
 @pytest.fixture(params=["azure", "gcs"])
@@ -236,3 +238,30 @@ def test_an_erasure_is_not_called_proven_where_remains_cannot_be_listed(cloud, r
     assert not report.proven
     assert {finding.kind for finding in report.remaining} == {"upload", "versioning"}
     assert lance_core.dataset(root, storage_options=cloud.storage_options).to_table() == rows(1)
+
+
+@pytest.mark.parametrize("status", [500, 403, 404])
+def test_a_listing_that_fails_is_repeated_as_often_as_other_requests(status):
+    requests = []
+
+    class Failing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with serving(Failing) as port:
+        options = {
+            "azure_storage_account_name": ACCOUNT,
+            "azure_storage_account_key": KEY,
+            "azure_storage_endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}",
+            "azure_allow_http": "true",
+            "client_max_retries": "1",
+        }
+        with pytest.raises(StoreError):
+            list(open_store("az://box/t", options).list(""))
+    assert len(requests) == (2 if status == 500 else 1)
