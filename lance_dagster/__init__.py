@@ -16,7 +16,8 @@
     build_undo_job               undoes the writes of a run
     build_erasure_job            erases rows from all versions and files, with a proof
     build_change_type_job        changes the type of a column of a table
-    lance_eager                  an automation condition that waits until changes are published on main
+    lance_eager                  an automation condition that waits until changes are published on main;
+                                 lance_changed_rows one that waits until many rows of a table have changed
 
 Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module on first
 use: a code location loads quickly and `dg` commands stay light.
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from lance_dagster.maintenance.job import build_maintenance_job
     from lance_dagster.maintenance.schedule import build_maintenance_schedule
     from lance_dagster.maintenance.sensor import build_maintenance_sensor
-    from lance_dagster.observation import build_lance_observation_sensor, lance_eager, observable_lance_asset
+    from lance_dagster.observation import build_lance_observation_sensor, observable_lance_asset
     from lance_dagster.resource import LanceTableResource
     from lance_dagster.spark import LanceSparkResource
     from lance_dagster.stamp import stamp_lance_metadata
@@ -84,6 +85,7 @@ __all__ = [
     "build_maintenance_schedule",
     "build_maintenance_sensor",
     "build_undo_job",
+    "lance_changed_rows",
     "lance_eager",
     "lance_external_assets",
     "lance_filter",
@@ -117,7 +119,8 @@ _MODULES: Final = {
     "build_maintenance_job": "lance_dagster.maintenance.job",
     "build_maintenance_schedule": "lance_dagster.maintenance.schedule",
     "build_maintenance_sensor": "lance_dagster.maintenance.sensor",
-    "lance_eager": "lance_dagster.observation",
+    "lance_changed_rows": "lance_dagster.automation",
+    "lance_eager": "lance_dagster.automation",
     "lance_external_assets": "lance_dagster.health.lake",
     "lance_filter": "lance_dagster.tables.filters",
     "observable_lance_asset": "lance_dagster.observation",

@@ -1,13 +1,12 @@
-"""Observable assets for tables that others write, a sensor of others' commits, and automation that ignores branches."""
+"""Observable assets for tables that others write, and a sensor of others' commits."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import dagster as dg
 
-from lance_dagster.tables.branch_policy import BRANCH_TAG, PUBLISHES_TAG
 from lance_dagster.tables.location import OWN_BRANCH_KEY, reject_credentials, remember_options, resolved_options
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -15,7 +14,12 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.lineage.history import TableVersion
 
-__all__ = ["build_lance_observation_sensor", "lance_eager", "observable_lance_asset"]
+__all__ = ["build_lance_observation_sensor", "observable_lance_asset"]
+
+Report = Literal["observations", "materializations"]
+"""How changes that others made are reported."""
+
+_Event: TypeAlias = dg.AssetObservation | dg.AssetMaterialization
 
 _DATA_VERSION_TAG = "dagster/data_version"
 _MOST_PER_TICK = 50
@@ -128,23 +132,32 @@ def build_lance_observation_sensor(
     assets: Iterable[TableLike] | TableLike,
     *,
     name: str = "lance_observation_sensor",
+    report: Report = "observations",
     io_manager_key: str = "io_manager",
     minimum_interval_seconds: int = 60,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Make a sensor that reports each version that others committed, once, as an observation of the asset.
+    """Make a sensor that reports each version that others committed, once, as an event of the asset.
 
-    An observation has the operation, the commit message, the rows added and removed, and the time of the commit.
+    An event has the operation, the commit message, the rows added and removed, and the time of the commit.
     Versions of Dagster runs are left out, because the runs report them, and so is maintenance. If the version that
     last changed rows was cleaned up before a tick saw it, the rows are reported as the table has them now. A tick reads
     at most fifty versions of a table, and the next tick continues; the first tick reads the newest versions.
 
+    Materializations count for a `FreshnessPolicy` and wake `AutomationCondition.eager()` downstream, observations do
+    neither. As both go by the time of the event, the first tick reports no version that a table has by then as a
+    materialization.
+
     Args:
         assets: Assets, specs or keys; assets of `observable_lance_asset` are opened at their own URIs.
         name: Name of the sensor.
+        report: "materializations" reports versions that changed rows as materializations; others stay observations.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: The shortest time between two ticks, in seconds.
         default_status: Whether the sensor runs as soon as it is deployed.
+
+    Raises:
+        DagsterInvalidDefinitionError: `report` is neither of its two values.
 
     Examples:
         >>> table = lance_dagster.observable_lance_asset("nyc/flights", "/lake/nyc/flights.lance")
@@ -152,6 +165,8 @@ def build_lance_observation_sensor(
         'lance_observation_sensor'
     """
     refs = table_refs(assets)
+    if report not in get_args(Report):
+        raise dg.DagsterInvalidDefinitionError(f"sensor {name}: report is one of {get_args(Report)}, not {report!r}")
 
     @dg.sensor(
         name=name,
@@ -163,12 +178,13 @@ def build_lance_observation_sensor(
     def observed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         root = table_root(getattr(context.resources, io_manager_key))
         seen: dict[str, int | list[Any]] = json.loads(context.cursor) if context.cursor else {}
-        events: list[dg.AssetObservation] = []
+        events: list[_Event] = []
         for ref in refs:
-            observations, newest = _foreign_versions(context, root, ref, seen.get(ref.name, 0))
-            events += observations
-            if newest is not None:
-                seen[ref.name] = [newest.version, newest.identity, newest.branch]
+            after = seen.get(ref.name, 0 if report == "observations" else None)
+            foreign, cursor = _foreign_versions(context, root, ref, after, report)
+            events += foreign
+            if cursor is not None:
+                seen[ref.name] = cursor
         reason = None if events else f"nobody else committed to {len(refs)} tables"
         return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
 
@@ -176,15 +192,17 @@ def build_lance_observation_sensor(
 
 
 def _foreign_versions(
-    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, cursor: int | list[Any]
-) -> tuple[list[dg.AssetObservation], "lance_core.LanceDataset | None"]:
-    """Observations of a table, oldest first, and the newest version that was read; None if none was.
+    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, cursor: int | list[Any] | None, report: Report
+) -> tuple[list[_Event], list[Any] | None]:
+    """Events of a table, oldest first, and the newest version that was read as a cursor; None if none was read.
 
     Args:
         context: The context of the tick.
         root: The root of the tables.
         ref: The asset.
         cursor: The newest version that an earlier tick has read, its identity and branch; an early cursor is a number.
+            None passes over the versions that the table has.
+        report: How versions that changed rows are reported.
     """
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
@@ -195,17 +213,19 @@ def _foreign_versions(
     try:
         dataset = root.open_on(resolved_ref, root.branch_of_job(context)) or root.open_or_none(resolved_ref)
         if dataset is None:
-            return [], None
+            return [], [0, None, None] if after is None else None
+        if after is None:
+            return [], _cursor(dataset)
         # A table that was created again is read from its first version.
         identity = identity if branch == dataset.branch else None
         start = after if has_version(dataset, after, identity) else 0
         if start == dataset.version:
-            return [], dataset if identity is None else None
+            return [], _cursor(dataset) if identity is None else None
         table_id = observed_table_id(context.instance, ref.key, dataset)
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _at_end_of_tick(dataset, start)
         commits = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
-        lost = list(_observe_lost_change(context.instance, ref, dataset, start, table_id))
+        lost = list(_report_lost_change(context.instance, ref, dataset, start, table_id, report))
     except (LanceError, OSError) as error:  # the other tables are still reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
@@ -215,20 +235,33 @@ def _foreign_versions(
         for commit in commits
         if commit.run_id is None and not commit.is_maintenance and commit.operation != "Clone"
     ]
-    return [*_observations(ref, dataset, reversed(foreign), table_id), *lost], dataset
+    return [*_events(ref, dataset, reversed(foreign), table_id, report), *lost], _cursor(dataset)
 
 
-def _observe_lost_change(
-    instance: dg.DagsterInstance, ref: TableRef, dataset: "lance_core.LanceDataset", start: int, table_id: str | None
-) -> Iterator[dg.AssetObservation]:
-    """The observation of rows whose newest change was cleaned up before a tick saw it, unless Dagster has its event."""
+def _cursor(dataset: "lance_core.LanceDataset") -> list[Any]:
+    return [dataset.version, dataset.identity, dataset.branch]
+
+
+def _report_lost_change(
+    instance: dg.DagsterInstance,
+    ref: TableRef,
+    dataset: "lance_core.LanceDataset",
+    start: int,
+    table_id: str | None,
+    report: Report,
+) -> Iterator[_Event]:
+    """The event of rows whose newest change was cleaned up before a tick saw it, unless Dagster has its event."""
     from lance_dagster.lineage.history import compute_data_version, is_change_lost, last_data_change  # noqa: PLC0415 - heavy
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
     changed = last_data_change(dataset)
     if is_change_lost(dataset, start) and changed > max(recorded_versions(instance, ref.key).values(), default=0):
         tags = {_DATA_VERSION_TAG: compute_data_version(dataset, changed, table_id)}
-        yield dg.AssetObservation(ref.key, metadata=_table_metadata(dataset, dataset.uri), tags=tags)
+        yield _event_type(report)(ref.key, metadata=_table_metadata(dataset, dataset.uri), tags=tags)
+
+
+def _event_type(report: Report) -> type[_Event]:
+    return dg.AssetObservation if report == "observations" else dg.AssetMaterialization
 
 
 def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
@@ -239,9 +272,13 @@ def _at_end_of_tick(dataset: "lance_core.LanceDataset", after: int) -> "lance_co
     return dataset.checkout_version(later_versions[_MOST_PER_TICK - 1])
 
 
-def _observations(
-    ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"], table_id: str | None
-) -> Iterator[dg.AssetObservation]:
+def _events(
+    ref: TableRef,
+    dataset: "lance_core.LanceDataset",
+    versions: Iterable["TableVersion"],
+    table_id: str | None,
+    report: Report,
+) -> Iterator[_Event]:
     from lance_dagster.lineage.history import format_data_version  # noqa: PLC0415 - heavy imports at first use
 
     for commit in versions:
@@ -253,64 +290,10 @@ def _observations(
             "lance/identity": commit.identity,
             "lance/fragments": commit.fragments,
         }
-        tags = None
+        tags, event_type = None, _event_type("observations")
         if commit.changes_rows and not commit.is_idle:
+            event_type = _event_type("observations" if commit.touches_no_rows else report)
             tags = {_DATA_VERSION_TAG: format_data_version(dataset.root_uri, commit.version, commit.branch, table_id)}
         if commit.touches_no_rows or not commit.changes_rows:
             entries.pop("dagster/last_updated_timestamp", None)
-        yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
-
-
-def lance_eager(*, allow_missing_deps: bool = False) -> Any:  # a condition has `replace` and other methods of Dagster's
-    """`AutomationCondition.eager()` that ignores runs on a branch of a table until the branch is promoted.
-
-    A partition that only a branch has, or had, is missing, as one that was never materialized. Dagster itself counts it
-    as there, so that this holds for partitions that came to be after the condition was evaluated for the first time.
-
-    A run on a branch has the tag `lance/branch`. If an event is recorded while a tick evaluates conditions, the tick
-    may see it without its tags; to prevent this, set DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS in the environment of
-    Dagster's daemon. If an instance has no event at one tick, and those of several partitions on branches at the next
-    one, all but the newest count as main's.
-
-    Args:
-        allow_missing_deps: Whether the asset is materialized although partitions of its dependencies are missing, as
-            with `eager().without(~AutomationCondition.any_deps_missing())`.
-
-    Examples:
-        >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())
-        ... def late_flights(): ...
-    """
-    condition = dg.AutomationCondition
-    newest_on_branch: Any = condition.executed_with_tags(tag_keys={BRANCH_TAG}) & ~condition.executed_with_tags(
-        tag_keys={PUBLISHES_TAG}
-    )
-    on_branch = newest_on_branch
-    if hasattr(condition, "all_new_updates_have_run_tags"):
-        all_on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
-        # While the instance had no event at the last tick, both conditions on new updates hold for nothing, and Dagster
-        # knows the run of the asset's newest event alone.
-        is_first_event = condition.newly_updated() & ~condition.any_new_update_has_run_tags(tag_keys={BRANCH_TAG})
-        on_branch = (is_first_event & newest_on_branch) | (
-            all_on_branch & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})
-        )
-    published = condition.newly_updated() & ~on_branch
-    eager: Any = condition.eager()
-    if allow_missing_deps:
-        eager = eager.without(~condition.any_deps_missing())
-    deps_missing = condition.any_deps_match(_missing_on_main(on_branch, published) & ~condition.will_be_requested())
-    return eager.replace("newly_updated", published).replace("any_deps_missing", deps_missing)
-
-
-def _missing_on_main(on_branch: Any, published: Any) -> Any:
-    """The condition that main lacks a partition, though Dagster takes it for materialized once a branch has it.
-
-    Args:
-        on_branch: The condition that all new updates are those of a branch.
-        published: The condition that main was updated.
-    """
-    missing = dg.AutomationCondition.missing()
-    appeared = (~missing).newly_true()
-    never_published = missing.since(published)
-    branch_alone = (on_branch & (never_published | appeared)).since(published)
-    # A tick may see that a partition is there before it sees by which run.
-    return missing | branch_alone | (appeared & ~published)
+        yield event_type(ref.key, metadata=entries, tags=tags)

@@ -19,7 +19,7 @@ from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.components.whole_root import build_definitions_of_root
 from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
 from lance_dagster.io_manager.config import LanceIOManager
-from lance_dagster.observation import build_lance_observation_sensor
+from lance_dagster.observation import Report, build_lance_observation_sensor
 from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.location import checked_root, locate_table
 from lance_dagster.tables.refs import MAINTENANCE_KEY
@@ -138,6 +138,11 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="Fields of the policy by folder or path below root_uri; false: not maintained."
     )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
+    report: Report = Field(
+        default="observations",
+        description="How commits of others that changed rows of external tables are reported; freshness policies read "
+        "materializations.",
+    )
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -175,7 +180,9 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         table_definitions = dg.Definitions(
             assets=external,
             asset_checks=[check for table in self.tables for check in self._build_checks(table)],
-            sensors=[build_lance_observation_sensor(external, name=sensor, io_manager_key=key)] if external else [],
+            sensors=[build_lance_observation_sensor(external, name=sensor, report=self.report, io_manager_key=key)]
+            if external
+            else [],
             resources={key: manager},
         )
         parts = [table_definitions]
@@ -256,6 +263,8 @@ def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
         yield "maintenance does nothing without tables; list them under tables, or set all_tables: true"
     if whole and not has_maintenance:
         yield "all_tables does nothing without maintenance; add maintenance, or leave all_tables out"
+    if values.get("report") and not any(isinstance(table, Mapping) and table.get("external") for table in tables):
+        yield "report does nothing without a table that is external: true"
     for key in ("include", "exclude", "policies"):
         if values.get(key) and not (whole or listing):
             yield f"{key} does nothing without all_tables: true, health_checks or external_assets"

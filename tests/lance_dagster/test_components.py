@@ -63,6 +63,20 @@ def test_a_lakehouse_is_all_that_its_yaml_says(lake):
     assert len(lake.table("ext/boats").get_fragments()) == 6  # its owner's affair
 
 
+@pytest.mark.parametrize("report", [None, "observations", "materializations"])
+def test_commits_to_external_tables_are_reported_as_the_yaml_says(lake, report):
+    fill(lake, "ext/boats", fragments=1)
+    text = LAKE.format(root=lake.root) + ("" if report is None else f"report: {report}\n")
+    (sensor,) = [one for one in build(LanceLakehouseComponent, text).sensors if one.name == "lance_observation_sensor"]
+    resources = {"io_manager": lake.manager()}
+    with dg.build_sensor_context(instance=lake.instance, resources=resources) as context:
+        cursor = sensor(context).cursor
+    lake.table("ext/boats").insert(pa.table({"n": [9]}))
+    with dg.build_sensor_context(instance=lake.instance, cursor=cursor, resources=resources) as context:
+        (event,) = sensor(context).asset_events
+    assert isinstance(event, dg.AssetMaterialization if report == "materializations" else dg.AssetObservation)
+
+
 def test_a_second_lakehouse_fits_beside_it(lake):
     one = build(LanceLakehouseComponent, LAKE.format(root=lake.root))
     other = LAKE.format(root=lake.root).replace("nyc/", "far/").replace("ext/", "ext/far/")
@@ -203,6 +217,10 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
         ("root_uri: /x\nmaintenance: {sensor: true}", "maintenance does nothing without tables"),
         ("root_uri: /x\nall_tables: true", "all_tables does nothing without maintenance"),
         ("root_uri: /x\ninclude: ['a/*']", "include does nothing without all_tables: true"),
+        (
+            "root_uri: /x\nreport: materializations\ntables: [{key: a, external: false, checks: [health]}]",
+            "report does nothing without a table that is external: true",
+        ),
         ("root_uri: /x\ntables: []", "tables is an empty list, which does nothing"),
         ("root_uri: /x\ntables: a", r"tables must be a list, such as \[a\], not 'a'"),
         ("root_uri: /x\ntables: [a]", r"tables\[0\] must be a mapping of keys to values, not 'a'"),

@@ -1,13 +1,16 @@
 """What others commit is reported once, and what only maintenance does moves no data version."""
 
+import asyncio
 from datetime import timedelta
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.freshness_evaluator import TimeWindowFreshnessPolicyEvaluator
+from dagster._core.loader import LoadingContextForTest
 
 import lance_core
-from lance_dagster import build_lance_observation_sensor, lance_eager, observable_lance_asset, observation
+from lance_dagster import build_lance_observation_sensor, observable_lance_asset, observation
 from tests.lance_dagster.maintenance.test_maintenance import fill
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -86,24 +89,29 @@ class TestObservableAsset:
         assert seen == [2]
 
 
+def ticks(lake, sensor):
+    """A function that evaluates the sensor once more, and returns the events."""
+    state = {"cursor": None}
+
+    def evaluate():
+        with dg.build_sensor_context(
+            instance=lake.instance, cursor=state["cursor"], resources={"io_manager": lake.manager()}
+        ) as context:
+            result = sensor(context)
+        state["cursor"] = result.cursor
+        return result.asset_events
+
+    return evaluate
+
+
 class TestSensor:
     @pytest.fixture
     def tick(self, lake):
-        sensor = build_lance_observation_sensor([flights, "nyc/boats"])
-        state = {"cursor": None}
-
-        def evaluate():
-            with dg.build_sensor_context(
-                instance=lake.instance, cursor=state["cursor"], resources={"io_manager": lake.manager()}
-            ) as context:
-                result = sensor(context)
-            state["cursor"] = result.cursor
-            return [
-                (e.asset_key.to_user_string(), {key: entry.value for key, entry in e.metadata.items()})
-                for e in result.asset_events
-            ]
-
-        return evaluate
+        evaluate = ticks(lake, build_lance_observation_sensor([flights, "nyc/boats"]))
+        return lambda: [
+            (event.asset_key.to_user_string(), {key: entry.value for key, entry in event.metadata.items()})
+            for event in evaluate()
+        ]
 
     def test_each_version_of_others_once(self, lake, tick):
         assert tick() == []
@@ -167,17 +175,81 @@ class TestSensor:
         assert len(tick()) == 1
 
 
-class TestEager:
-    @pytest.mark.parametrize(("tags", "requested"), [({"lance/branch": "dagster/run/1"}, 0), ({}, 1)])
-    def test_runs_on_branches_wake_nothing(self, lake, tags, requested):
-        @dg.asset(deps=[flights], automation_condition=lance_eager())
-        def late() -> None: ...
+class TestMaterializations:
+    """A sensor that reports changes by others as materializations."""
 
-        defs = dg.Definitions(assets=[flights, late], resources={"io_manager": lake.manager()})
-        lake.run(flights, late)
-        first = dg.evaluate_automation_conditions(defs, instance=lake.instance)
-        # A condition on the tags of runs wants runs that have an event of the planned asset: those of a job.
-        job = defs.resolve_implicit_global_asset_job_def()
-        job.execute_in_process(instance=lake.instance, asset_selection=[flights.key], tags=tags)
-        second = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=first.cursor)
-        assert second.total_requested == requested
+    @pytest.fixture
+    def tick(self, lake):
+        evaluate = ticks(lake, build_lance_observation_sensor(["nyc/boats"], report="materializations"))
+
+        def report():
+            for event in (events := evaluate()):
+                lake.instance.report_runless_asset_event(event)
+            return [(type(event).__name__, event.metadata["lance/version"].value) for event in events]
+
+        return report
+
+    def test_versions_that_changed_rows_alone_after_the_first_tick(self, lake, tick):
+        fill(lake, "nyc/boats", fragments=2)
+        assert tick() == []
+        assert tick() == []
+        table = lake.table("nyc/boats")
+        table.insert(pa.table({"n": [9]}))
+        table.update_config({"a": "b"})
+        table.optimize.compact_files()
+        table.delete("n = 9")
+        first, *others = tick()
+        assert (first, others[0][0], others[-1][0]) == (
+            ("AssetMaterialization", 3),
+            "AssetObservation",
+            "AssetMaterialization",
+        )
+        assert len(others) == 2
+        event = lake.instance.get_latest_materialization_event(dg.AssetKey(["nyc", "boats"]))
+        tags = event.asset_materialization.tags
+        assert tags["dagster/data_version"].endswith(f":main:{others[-1][1]}")
+        assert tick() == []
+
+    def test_a_write_of_no_rows_is_no_materialization(self, lake, tick):
+        fill(lake, "nyc/boats", fragments=1)
+        tick()
+        lake.table("nyc/boats").insert(pa.table({"n": pa.array([], pa.int64())}))
+        assert [kind for kind, _ in tick()] == ["AssetObservation"]
+
+    def test_a_table_that_begins_after_the_first_tick(self, lake, tick):
+        assert tick() == []
+        fill(lake, "nyc/boats", fragments=2)
+        assert tick() == [("AssetMaterialization", 1), ("AssetMaterialization", 2)]
+        lance_core.LanceDataset.drop(lake.uri("nyc/boats"))
+        fill(lake, "nyc/boats", fragments=1)
+        assert tick() == [("AssetMaterialization", 1)]
+
+    def test_a_change_that_was_cleaned_up(self, lake, tick):
+        fill(lake, "nyc/boats", fragments=2)
+        tick()
+        table = lake.table("nyc/boats")
+        table.insert(pa.table({"n": [9]}))
+        table.optimize.compact_files()
+        lake.table("nyc/boats").cleanup_old_versions(timedelta(0))
+        assert tick() == [("AssetMaterialization", lake.table("nyc/boats").version)]
+
+    def test_the_evaluator_of_freshness_policies_reads_them(self, lake, tick):
+        policy = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=1))
+        boats = dg.AssetSpec(["nyc", "boats"], freshness_policy=policy)
+        fill(lake, "nyc/boats", fragments=1)
+        tick()
+
+        node = dg.Definitions(assets=[boats]).resolve_asset_graph().get(boats.key)
+
+        def state():
+            context = LoadingContextForTest(lake.instance)
+            return asyncio.run(TimeWindowFreshnessPolicyEvaluator().evaluate_freshness(context, node)).value
+
+        assert state() == "UNKNOWN"
+        lake.table("nyc/boats").insert(pa.table({"n": [9]}))
+        tick()
+        assert state() == "PASS"
+
+    def test_another_report_is_rejected(self):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="report is one of"):
+            build_lance_observation_sensor(["nyc/boats"], report="events")
