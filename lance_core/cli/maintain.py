@@ -148,6 +148,7 @@ def _describe(report: MaintenanceReport) -> dict[str, Any]:
         **({} if before is None else before.numbers()),
         **({} if after is None else {f"{name}_after": number for name, number in after.numbers().items()}),
         **report.done,
+        **({} if report.expired_rows_in is None else {"expired_rows_in": report.expired_rows_in}),
         "seconds": report.seconds,
         "reason": report.reason,
     }

@@ -25,11 +25,12 @@ from lance_core.maintenance.compaction.rewrite import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.zone_maps import find_due_zone_maps
 from lance_core.row_addresses import make_row_address
+from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, ReserveFragments, Rewrite
+from lance_core.table.operations import CreateIndex, Delete, ReserveFragments, Rewrite
 from lance_core.table.operations.base import ApplyContext, Operation
 from lance_core.table.paths import new_data_file_name
 from lance_core.table.reuse import live_coverage
@@ -70,6 +71,21 @@ class ExpectedVersions(Generic[_Handle]):
         self._commits: list[tuple[Manifest, Transaction]] = []
         self._removed: frozenset[int] = frozenset()
         self._unwritten: set[UUID] = set()
+
+    def delete(self, rows: Sequence[tuple[Fragment, BitMap]]) -> None:
+        """Delete rows in one version.
+
+        Args:
+            rows: Fragments that lose rows, each with the offsets of these rows, which must all be alive.
+        """
+        lost = [(fragment, fragment.num_deleted_rows + len(offsets)) for fragment, offsets in rows]
+        removed = tuple(fragment.id for fragment, count in lost if count >= fragment.physical_rows)
+        updated = tuple(
+            replace(fragment, deletion_file=DeletionVector(range(count)).to_file(self._manifest.version)[0])
+            for fragment, count in lost
+            if fragment.id not in removed
+        )
+        self._commit(Delete(updated_fragments=updated, deleted_fragment_ids=removed))
 
     def compact(self, tasks: Sequence[CompactionTask]) -> CompactionMetrics:
         """Replace the fragments of tasks, and extend indices, as `commit_what_fits` does with their results.

@@ -98,7 +98,7 @@ def _find_last_write(
     """
     from lance_dagster.lineage.history import is_change_lost, last_data_change, read_history  # noqa: PLC0415 - heavy
     from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
-    from lance_dagster.properties import BEGUN_EMPTY, ERASURE  # noqa: PLC0415 - heavy imports
+    from lance_dagster.properties import BEGUN_EMPTY, ERASURE, MAINTENANCE  # noqa: PLC0415 - heavy imports
 
     undone: set[int] = set()
     seen: set[int] = set()
@@ -109,7 +109,7 @@ def _find_last_write(
             commit.keeps_rows
             or commit.touches_no_rows
             or commit.undid is not None
-            or ERASURE in commit.properties
+            or commit.properties.keys() & {ERASURE, MAINTENANCE}
             or commit.version in undone
         )
         begins = commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]

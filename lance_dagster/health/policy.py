@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 NEVER: Final = "never"
 
+_TOGETHER: Final = (("expire_rows_older_than", "expire_by"),)
+"""The fields of a policy that are given together, or not at all."""
+
 _PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")
 # Those of lance_core.times, as a code location does not import the core: "m" are minutes, "M" months.
 _SECONDS: Final = {
@@ -59,6 +62,10 @@ class LanceMaintenancePolicy:
         refresh_indices: Whether indices are extended to the rows that they do not cover.
         stable_row_ids: Whether a table without stable row ids gets them, in one commit that moves no row; branches stay
             as they are.
+        expire_rows_older_than: Rows of main older than this are deleted, in one commit per run: a string such as
+            "400d", a timedelta, or None ("never"). Needs `expire_by`. Tags and branches keep their versions.
+        expire_by: The column of dates or timestamps by which rows expire, such as a partition column of these types; a
+            null never does. A timestamp without a time zone is in UTC.
         delete_rate_limit: The most files that cleanup deletes per second; None for no limit.
         delete_concurrency: The number of concurrent requests by which cleanup deletes, on S3 of 1,000 files each; None
             for 32 on object storage and one on disks.
@@ -97,6 +104,10 @@ class LanceMaintenancePolicy:
         "1y", 'Age after which rows of the log of maintenance are deleted; "never" for no limit.'
     )
     stable_row_ids: bool = field_with_description(False, "Give stable row ids to tables that lack them.")
+    expire_rows_older_than: str | timedelta | None = field_with_description(
+        None, "Delete rows of this age by the column expire_by."
+    )
+    expire_by: str | None = field_with_description(None, "The column of dates or timestamps by which rows expire.")
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Reject unknown arguments, naming the nearest known argument."""
@@ -115,6 +126,10 @@ class LanceMaintenancePolicy:
         share = self.materialize_deletions_threshold
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ValueError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
+        for names in _TOGETHER:
+            missing = [name for name in names if getattr(self, name) is None]
+            if 0 < len(missing) < len(names):
+                raise ValueError(f"{' and '.join(names)} go together: give {' and '.join(missing)} as well")
 
     @property
     def age(self) -> timedelta | None:
@@ -229,6 +244,8 @@ def check_fields(record: Any) -> None:
             raise ValueError(f"{each.name} must be a positive number{or_none}, not {value!r}")
         if kind == "bool" and not isinstance(value, bool):
             raise ValueError(f"{each.name} must be True or False, not {value!r}")
+        if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
+            raise ValueError(f"{each.name} must be a name or None, not {value!r}")
         if "timedelta" in kind:
             age = parse_age(value)
             if age is not None and (not isinstance(age, timedelta) or age <= timedelta(0)):

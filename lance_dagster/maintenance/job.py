@@ -130,7 +130,7 @@ def _executor(job: MaintenanceOps) -> dg.ExecutorDefinition | None:
 
 def _graph(job: MaintenanceOps) -> dg.GraphDefinition:
     plan, rewrite, collect = job.plan_op(), job.rewrite_op(), job.collect_op()
-    steps = [(step, job.step_op(step, description)) for step, description in STEPS.items()]
+    steps = [(step, job.step_op(step, *details)) for step, details in STEPS.items()]
     report, summarize, op_outputs = job.report_op(), job.summarize_op(), job.op_outputs_op()
 
     @dg.graph(name=job.name)

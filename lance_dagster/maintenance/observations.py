@@ -69,6 +69,10 @@ def observation_of(work: TableWork) -> dg.AssetObservation:
         entries["lance/problems"] = "; ".join(plan.problems)
     if report.deferred:
         entries["lance/put_off"] = report.deferred
+    if report.expired_rows_in:
+        entries["lance/expired_rows_in"] = report.expired_rows_in
+    if work.expired_partitions:
+        entries["lance/expired_partitions"] = dg.MetadataValue.json(dict(work.expired_partitions))
     owner = next(iter(work.owners), work.asset)
     if owner != work.asset:
         entries[MAINTAINED] = work.asset

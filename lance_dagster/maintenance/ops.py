@@ -1,15 +1,17 @@
 """The ops of a maintenance job; the head of `job` shows their order."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dagster as dg
 
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget
+from lance_dagster.maintenance.expired_partitions import find_expired_partitions, observe_expired_partitions
 from lance_dagster.maintenance.observations import observation_of, repeats_last_observation, summary_of
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import choose_targets, in_order_of_run, survey_target, versions_in_use
@@ -20,7 +22,7 @@ from lance_dagster.tables.refs import TableRef, TableRoot, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import CompactionTask, Rewriter
+    from lance_core.maintenance import CompactionTask, MaintenanceReport, Rewriter
     from lance_core.maintenance.routine.steps import StepContext
 
 Engine = Literal["process", "spark"]
@@ -205,33 +207,55 @@ class MaintenanceOps:
 
         return collect
 
-    def step_op(self, step: str, description: str) -> dg.OpDefinition:
+    def step_op(self, step: str, core_steps: Sequence[str], description: str) -> dg.OpDefinition:
         """The op of one of `STEPS`."""
 
         @self.op(step, description)
-        def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
+        def run_steps(context: dg.OpExecutionContext, table: Any) -> Any:
             from lance_core.maintenance.routine.run import run_step  # noqa: PLC0415 - code locations load without it
             from lance_core.maintenance.routine.steps import StepContext  # noqa: PLC0415 - code locations load without it
             from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
 
             log = _AssetLog(context.log)
 
-            def commit_properties(dataset: Any) -> dict[str, str]:
+            def commit_properties(step: str, dataset: Any) -> dict[str, str]:
                 run = {RUN_ID: context.run_id, JOB_NAME: context.job_name, MAINTENANCE: "true"}
-                return {DATA_VERSION: str(last_data_change(dataset)), **run, **table.owner_properties()}
+                rows = {} if step == "expire" else {DATA_VERSION: str(last_data_change(dataset))}
+                return {**rows, **run, **table.owner_properties()}
 
-            def step_context(dataset: Any) -> "StepContext":
+            def step_context(step: str, dataset: Any) -> "StepContext":
                 return StepContext(
                     rewriter=self.rewriter(context),
-                    properties={} if step == "clean_up" else commit_properties(dataset),
+                    properties={} if step == "clean_up" else commit_properties(step, dataset),
                     versions_in_use=lambda: versions_in_use(context, self.root(context), table),
                     log=log,
                 )
 
             open_table = self.opener(context, table.report.plan.uri, table.asset)
-            return replace(table, report=run_step(step, table.report, open_table, step_context, log))
+            work: TableWork = table
+            for core_step in core_steps:
+                report = run_step(core_step, work.report, open_table, partial(step_context, core_step), log)
+                if core_step == "expire" and report.done.get("rows_expired"):
+                    work = self._find_expired_partitions(context, work, report, open_table())
+                else:
+                    work = replace(work, report=report)
+            return work
 
-        return run_step
+        return run_steps
+
+    def _find_expired_partitions(
+        self, context: dg.OpExecutionContext, work: TableWork, report: "MaintenanceReport", dataset: Any
+    ) -> TableWork:
+        """The work after rows expired, with the partitions that have no rows any more."""
+        refs = {ref.name: ref for ref in self.refs}
+        keys = {name: dg.AssetKey.from_user_string(name) for name in (*work.owners, *work.other_assets)}
+        assets = [refs.get(name, TableRef(key=key)).resolved(context) for name, key in keys.items()]
+        try:
+            partitions = find_expired_partitions(context, report, assets, dataset)
+        except Exception as error:  # the rows are deleted: the other steps go on
+            context.log.exception("asset %s: its partitions could not be compared", work.asset)
+            return replace(work, report=report.failed("expire", error))
+        return replace(work, report=report, expired_partitions=partitions)
 
     def report_op(self) -> dg.OpDefinition:
         """The op that reports the work on a table."""
@@ -255,6 +279,8 @@ class MaintenanceOps:
                     done.lost,
                 )
             context.log_event(observation_of(table))
+            for observation in observe_expired_partitions(table) if table.expired_partitions else ():
+                context.log_event(observation)
 
         return report
 
@@ -326,9 +352,16 @@ def _end_with_survey(context: dg.OpExecutionContext, work: TableWork, surveyed: 
     surveyed.finished.append(work.report)
 
 
-STEPS = {
-    "commit": "Commits the rewritten files of a table; gives it stable row ids, if the policy says so.",
-    "materialize_deletions": "Rewrites files with many deleted rows.",
-    "refresh_indices": "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
-    "clean_up": "Removes old versions and the files that only they need.",
+STEPS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    "commit": (
+        ("expire", "commit"),
+        "Deletes rows that expire; commits rewritten files; gives the table stable row ids, if the policy says so.",
+    ),
+    "materialize_deletions": (("materialize_deletions",), "Rewrites files with many deleted rows."),
+    "refresh_indices": (
+        ("refresh_indices",),
+        "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
+    ),
+    "clean_up": (("clean_up",), "Removes old versions and the files that only they need."),
 }
+"""The ops after the rewrites, in order: the steps of the core that each runs, and its description."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ class TableWork:
         other_assets: Further known assets that share the table, such as one that owns columns of it.
         is_asset: Whether the job or the code location has an asset for the table, which otherwise is only in a listing.
         is_defined: Whether the owners come from a definition that the run knows, and not from the table's commits.
+        expired_partitions: The partitions of which the last row was deleted, by asset.
         maintenance_metadata: The metadata `lance/maintenance` of the owner, as JSON; None if it has none.
     """
 
@@ -32,6 +33,7 @@ class TableWork:
     other_assets: Sequence[str] = ()
     is_asset: bool = True
     is_defined: bool = True
+    expired_partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     maintenance_metadata: str | None = None
 
     @property

@@ -151,17 +151,22 @@ class ZoneMap(Zones):
         return None if zones is None else self.spread(zones, view, covered)
 
     def certain(self, test: Test, truth: bool, view: View, covered: Bools) -> Candidates | None:
-        """The fragments in which a test is true, or false, for every row: each zone holds a single value.
+        """The fragments in which a test is true, or false, for every row.
+
+        A zone shows that if it has no nulls, and holds a single value, or values on one side of the test's value.
 
         Raises:
             CorruptFileError: The zones contradict the fragments.
         """
         if pa.types.is_floating(self.lows.type) or not len(self):
             return None
-        same = _to_truths(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
         chosen = evaluate_test(test, truth, self.lows)
         if chosen is None or isinstance(test, IsNull):
             return None
+        has_side = isinstance(test, Compare) and test.operator not in ("equal", "not_equal")
+        at_highs = evaluate_test(test, truth, self.highs) if has_side else None
+        same = _to_truths(pc.equal(self.lows, self.highs)) if at_highs is None else at_highs
+        same = same & (self.nulls == 0) & (self.nans == 0)
         where, order, is_whole = self.layout(view, covered)
         count = len(view.ids)
         failing_zones = np.bincount(where, weights=~(same & chosen)[order], minlength=count)

@@ -7,8 +7,8 @@ filter.
 
 Also finds rows that certainly match a filter by indices alone, so that a count reads few rows: such an answer may have
 too few rows, never too many. A BITMAP is certain of the rows under a value, if no row of its
-segment is under two values; a ZONEMAP of fragments each of whose zones holds one value, without nulls. Only fragments
-that a single segment covers count.
+segment is under two values; a ZONEMAP of fragments each of whose zones holds one value, or values on one side of that
+of the filter, without nulls. Only fragments that a single segment covers count.
 
 Zone maps also show which fragments hold a single value in a column: a condition is true for all their rows or for none.
 A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with

@@ -12,10 +12,12 @@ from dataclasses import replace
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.ages import find_expiry
 from lance_core.maintenance.routine.budget import sum_bytes
 from lance_core.maintenance.routine.health import drop_zone_maps, measure
 from lance_core.maintenance.routine.indices import count_expected_extensions
 from lance_core.maintenance.routine.report import MaintenanceReport
+from lance_core.maintenance.routine.steps import add_expired_rows
 from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.refs.readers import Readers
@@ -36,6 +38,15 @@ def foresee(dataset: Handle, report: MaintenanceReport, in_use: Mapping[str, int
     if report.is_put_off or not plan.is_due or plan.health is None:
         return report
     expected: _Expected = ExpectedVersions(dataset)
+    expiry = find_expiry(dataset, policy, plan.expire_before)
+    if expiry is not None and expiry.rows:
+        expected.delete(expiry.rows)
+        report = add_expired_rows(dataset, report, expiry.num_rows)
+        lost = {fragment.id: len(rows) for fragment, rows in expiry.rows}
+        tasks = [
+            replace(task, num_rows=task.num_rows - sum(lost.get(fragment_id, 0) for fragment_id in task.fragment_ids))
+            for task in tasks
+        ]
     if tasks and plan.indices_first:
         report = report.plus(indices_refreshed=count_expected_extensions(expected, plan.indices_first))
     report = _add_rewrites(expected, report, tasks)

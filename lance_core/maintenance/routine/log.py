@@ -2,7 +2,7 @@
 
 run_id, job, time          the run, and when it was recorded
 table, uri                 the table: its name in the job, which can differ by job, and its URI, which identifies it
-step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
+step                       one of `run.STEPS`, such as commit or clean_up; "table": the table as a whole
 outcome                    of the table: done, partly done, put off, healthy, skipped or failed; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
 bytes_read, bytes_written  the bytes of the data files that were rewritten, and of those that replace them; for indices
@@ -16,7 +16,7 @@ fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -89,7 +89,7 @@ def append_log(
     written = write_version(pa.Table.from_pylist(rows, schema=LOG_SCHEMA), None, target, WriteOptions.of("append", {}))
     log = Handle(written.uri, storage_options=written.options, manifest=written.base)
     _delete_old(log, policy.age_of_log)
-    report = survey_table(log, policy)
+    report = survey_table(log, replace(policy, expire_rows_older_than=None, expire_by=None))  # columns of other tables
     if report.plan.problems or report.plan.cleanup_due:
         finish(report, lambda: log)
 

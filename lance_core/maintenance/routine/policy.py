@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from lance_core.times import parse_duration
+
+TOGETHER: Final = (("expire_rows_older_than", "expire_by"),)
+"""The fields of a policy that are given together, or not at all."""
 
 
 def _field_with_description(default: Any, description: str) -> Any:
@@ -34,6 +37,10 @@ class MaintenancePolicy:
         refresh_indices: Whether indices are extended to the rows that they do not cover.
         stable_row_ids: Whether a table without stable row ids gets them (`LanceDataset.migrate_to_stable_row_ids`);
             branches stay as they are.
+        expire_rows_older_than: Rows of main older than this are deleted, in one commit per run: a string such as
+            "400d", a timedelta, or None ("never"). Needs `expire_by`. Tags and branches keep their versions.
+        expire_by: The column of dates or timestamps by which rows expire; a null never does. A timestamp without a
+            time zone is in UTC.
         max_parallel_tasks: The most rewrites that run at a time; None for a number that fits the machine.
         dry_run: Whether to report only what would be done.
         max_small_fragments: With more small fragments than this, a table needs maintenance.
@@ -81,6 +88,10 @@ class MaintenancePolicy:
         "1y", 'Delete rows of the log of maintenance of this age; "never" for no limit.  [1y]'
     )
     stable_row_ids: bool = _field_with_description(False, "Give stable row ids to tables that lack them.")
+    expire_rows_older_than: str | timedelta | None = _field_with_description(
+        None, "Delete rows of this age by the column --expire-by."
+    )
+    expire_by: str | None = _field_with_description(None, "The column of dates or timestamps by which rows expire.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
@@ -88,6 +99,10 @@ class MaintenancePolicy:
         share = self.materialize_deletions_threshold
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise InvalidInputError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
+        for names in TOGETHER:
+            missing = [name for name in names if getattr(self, name) is None]
+            if 0 < len(missing) < len(names):
+                raise InvalidInputError(f"{' and '.join(names)} go together: give {' and '.join(missing)} as well")
 
     @property
     def age(self) -> timedelta | None:
@@ -98,6 +113,11 @@ class MaintenancePolicy:
     def age_of_log(self) -> timedelta | None:
         """`receipts_older_than` as a timedelta; None for no limit of age."""
         return _parse_age("receipts_older_than", self.receipts_older_than)
+
+    @property
+    def age_of_rows(self) -> timedelta | None:
+        """`expire_rows_older_than` as a timedelta; None for no limit of age."""
+        return _parse_age("expire_rows_older_than", self.expire_rows_older_than)
 
     @property
     def cleans_up(self) -> bool:
@@ -198,6 +218,8 @@ def _check_fields(record: MaintenancePolicy | MaintenanceBudget) -> None:
             raise InvalidInputError(f"{each.name} must be a positive number{or_none}, not {value!r}")
         if kind == "bool" and not isinstance(value, bool):
             raise InvalidInputError(f"{each.name} must be True or False, not {value!r}")
+        if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
+            raise InvalidInputError(f"{each.name} must be a name or None, not {value!r}")
         if "timedelta" in kind:
             _parse_age(each.name, value)
 

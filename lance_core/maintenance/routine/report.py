@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 from lance_core.maintenance.compaction.plan import DAMAGE
@@ -29,7 +30,10 @@ from lance_core.verbs.context.handle import Handle
 Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult | Exception]]
 """Runs compaction tasks, in this process or elsewhere; yields the result of each, or its error."""
 
-_WORK: Final = ("fragments_removed", "indices_refreshed", "row_ids_migrated", "files_removed", "bytes_removed")
+_WORK: Final = (
+    *("fragments_removed", "indices_refreshed", "row_ids_migrated", "rows_expired"),
+    *("files_removed", "bytes_removed"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,9 @@ class MaintenancePlan:
         indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that an
             index covers with fragments that it does not cover.
         row_ids_due: Whether the table gets stable row ids.
+        expire_before: The time before which rows expire; None if no row expires.
+        rows_to_expire: The number of these rows.
+        bytes_to_expire: The share that these rows have in the bytes of the data files.
         partition_columns: The columns on which zone maps are kept.
         max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         deadline: The time, in seconds since 1970, after which no further rewrite or step begins; None for no limit.
@@ -69,6 +76,9 @@ class MaintenancePlan:
     indices_left: Sequence[str] = ()
     indices_first: Sequence[str] = ()
     row_ids_due: bool = False
+    expire_before: datetime | None = None
+    rows_to_expire: int = 0
+    bytes_to_expire: int = 0
     partition_columns: Sequence[str] = ()
     max_unindexed_fragments: int = 0
     deadline: float | None = None
@@ -77,7 +87,7 @@ class MaintenancePlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due)
+        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due or self.rows_to_expire)
 
     @property
     def problems(self) -> list[str]:
@@ -130,6 +140,8 @@ class MaintenanceReport:
         lost: The number of rewrites without a result, or that concurrent commits made void, and of extensions of
             indices that were not committed because a writer committed first.
         steps: The steps that changed something.
+        expired_rows_in: The tags and branches whose versions have rows that expired, as a list in words; None if no row
+            expired, or nothing else has them.
         after: The table after the last step, or as it would be after a dry run; None before.
         deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
         error: The errors of steps; None if no step failed.
@@ -145,6 +157,7 @@ class MaintenanceReport:
     done: Mapping[str, int] = field(default_factory=dict)
     lost: int = 0
     steps: Sequence[MaintenanceStep] = ()
+    expired_rows_in: str | None = None
     after: TableHealth | None = None
     deferred: str | None = None
     error: str | None = None

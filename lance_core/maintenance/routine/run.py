@@ -17,7 +17,7 @@ from lance_core.maintenance.routine.steps import Log, StepContext
 from lance_core.maintenance.routine.survey import survey_table
 from lance_core.verbs.context.handle import Handle
 
-STEPS: Final = ("commit", "materialize_deletions", "refresh_indices", "clean_up")
+STEPS: Final = ("expire", "commit", "materialize_deletions", "refresh_indices", "clean_up")
 """The steps after the rewrites, in order: functions of `steps`."""
 
 _LIMIT: Final = "max_duration"
@@ -57,7 +57,11 @@ def run_step(
     plan = report.plan
     if report.was_dropped or plan.policy.dry_run or plan.health is None:  # the survey failed
         return report
-    if step == "commit" and not (plan.num_tasks or plan.row_ids_due):
+    is_idle = {
+        "expire": not plan.rows_to_expire,
+        "commit": not (plan.num_tasks or plan.row_ids_due or plan.rows_to_expire),
+    }
+    if is_idle.get(step):
         return report
     if step == "clean_up" and report.is_damaged:
         return report.failed(step, "all versions stay, as an older one may be needed in place of the damaged files")
@@ -97,7 +101,10 @@ def _is_due(step: str, dataset: Handle, plan: MaintenancePlan) -> bool:
         partition_columns=plan.partition_columns,
         max_unindexed_fragments=plan.max_unindexed_fragments,
     ).plan
-    return newest.indices_due if step == "refresh_indices" else newest.cleanup_due
+    due = {
+        "expire": newest.rows_to_expire > 0, "refresh_indices": newest.indices_due, "clean_up": newest.cleanup_due
+    }  # fmt: skip
+    return due[step]
 
 
 def was_dropped(open_table: OpenTable) -> bool:

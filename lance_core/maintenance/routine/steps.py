@@ -1,5 +1,6 @@
 """The steps of maintenance on one table; every step can run in another process, and can be repeated.
 
+    expire                  rows that are older than the policy allows -> one Delete
     rewrite_tasks           tasks -> new files that are not committed yet
     commit                  all results of a table -> one Rewrite; fragments that a writer changed meanwhile are planned
                             again (indices are extended before, where the Rewrite needs it: see `indices`). A table that
@@ -32,6 +33,7 @@ from lance_core.maintenance.compaction.compaction import Compaction, commit_what
 from lance_core.maintenance.compaction.rebase import rebase_results
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
+from lance_core.maintenance.routine.ages import is_older
 from lance_core.maintenance.routine.budget import choose_tasks_that_fit, explain_put_off, time_is_up
 from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
@@ -42,7 +44,10 @@ from lance_core.retry import backoff
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.stable_row_ids import migrate_to_stable_row_ids
+from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.readers import Readers
+from lance_core.verbs.refs.tags import Tags
+from lance_core.verbs.rows.delete import delete_rows
 
 _logger = logging.getLogger(__name__)
 
@@ -162,6 +167,35 @@ def rewrite_tasks(
     ), first
 
 
+def expire(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
+    """Delete the rows that were older than the policy allows when the table was surveyed, in one commit."""
+    plan = report.plan
+    if plan.expire_before is None or plan.policy.expire_by is None:
+        return report
+    condition = is_older(dataset, plan.policy.expire_by, plan.expire_before, "expire_by")
+    try:
+        manifest, num_rows = delete_rows(dataset.snapshot, condition, properties=context.properties, skips_empty=True)
+    except RetryableConflictError as error:
+        context.log.warning("%s: the rows that expire were not deleted: %s", plan.table, error)
+        return report.plus(lost=1)
+    dataset.move_to(manifest)
+    return add_expired_rows(dataset, report, num_rows)
+
+
+def add_expired_rows(dataset: Handle, report: MaintenanceReport, num_rows: int) -> MaintenanceReport:
+    """The report with rows that expired, or would in a dry run, and the tags and branches whose versions have them."""
+    if not num_rows:
+        return report
+    refs, size = dataset._refs, report.plan.bytes_to_expire  # noqa: SLF001 - same library
+    names = [
+        f"{kind} {name}" for kind, list_refs in (("tag", Tags), ("branch", Branches)) for name in list_refs(refs).list()
+    ]
+    report = report.plus(
+        rows_expired=num_rows, bytes_expired=size * num_rows // max(num_rows, report.plan.rows_to_expire)
+    )
+    return replace(report, expired_rows_in=", ".join(names) or None)
+
+
 def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
     """Extend the indices that must be extended first, and commit the results of the rewrites of a plan."""
     plan, results = report.plan, list(report.results)
@@ -181,7 +215,8 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
         missing += len(results) - len(rebased_results)
         results, are_joined = rebased_results, done.are_joined
     before, report = report, _commit_all(dataset, report, context, "commit", results, missing=missing)
-    report = _commit_all(dataset, report, context, "commit") if are_joined else report
+    # Fragments that lost rows were left out of the rewrites.
+    report = _commit_all(dataset, report, context, "commit") if are_joined or plan.rows_to_expire else report
     while plan.policy.target_bytes_per_fragment is not None and _has_merged(before, report):
         # The bytes of small files are not those of the merged file, which may have to be merged again.
         before, report = report, _commit_all(dataset, report, context, "commit")

@@ -17,6 +17,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFou
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import CleanupStats, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction
+from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.ages import find_expiry
 from lance_core.maintenance.routine.health import measure
 from lance_core.maintenance.routine.indices import choose_due_rewrites, is_extended_here
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -67,12 +69,21 @@ def survey_table(
         oldest = _find_expired(dataset, health.oldest, policy)
     stale = [name for name, share in health.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
+    expiry = find_expiry(dataset, policy)
     options = policy.compaction_options()
     row_ids_due = policy.stable_row_ids and not (dataset.has_stable_row_ids or dataset.branch)
-    tasks = list(Compaction.plan(dataset, options).tasks)
+    later = dataset
+    if expiry is not None and expiry.whole:
+        expected = ExpectedVersions(dataset)
+        expected.delete(expiry.whole)
+        later = expected.dataset
+    tasks = list(Compaction.plan(later, options).tasks)
     due, first = [name for name in stale if name not in left], list[str]()
     if due:
-        tasks, first = choose_due_rewrites(dataset, tasks, options, due)
+        tasks, first = choose_due_rewrites(later, tasks, options, due)
+    tasks = [replace(task, read_version=dataset.version) for task in tasks]
+    if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
+        tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
     if row_ids_due and not policy.dry_run:
         tasks, first = [], []  # rewrites of rows without stable row ids could not be committed afterwards
     plan = MaintenancePlan(
@@ -88,6 +99,9 @@ def survey_table(
         indices_left=left,
         indices_first=first,
         row_ids_due=row_ids_due,
+        expire_before=None if expiry is None else expiry.before,
+        rows_to_expire=0 if expiry is None else expiry.num_rows,
+        bytes_to_expire=0 if expiry is None else expiry.num_bytes,
         partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )

@@ -27,6 +27,7 @@ def delete_rows(
     retry_timeout: timedelta = RETRY_TIMEOUT,
     properties: Mapping[str, str] | None = None,
     is_recorded: bool = True,
+    skips_empty: bool = False,
 ) -> tuple[Manifest, int]:
     """Commit a version without the rows for which the predicate is true.
 
@@ -37,6 +38,7 @@ def delete_rows(
         retry_timeout: Time after which no further attempt begins.
         properties: Properties of the transaction.
         is_recorded: Whether the transaction has the predicate. If not, nothing is committed where no row matches.
+        skips_empty: Whether nothing is committed where no row matches.
 
     Returns:
         The new version, and the number of deleted rows.
@@ -51,7 +53,7 @@ def delete_rows(
         expression = to_condition(predicate, columns or base.manifest.schema)
         with collecting_files(base) as files:
             removal = remove_rows(base, each_matching(base, expression, columns), files)
-            if not (is_recorded or removal.num_rows):
+            if not removal.num_rows and (skips_empty or not is_recorded):
                 return base.manifest, 0
             operation = Delete(
                 updated_fragments=removal.updated_fragments,

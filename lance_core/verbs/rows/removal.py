@@ -134,7 +134,10 @@ def each_matching(
     if expression is None:
         pairs = ((fragment, live_offsets(snapshot, fragment)) for fragment in snapshot.manifest.fragments)
         return ((fragment, rows) for fragment, rows in pairs if rows)
-    return find_rows_by_fragment(snapshot, _filter_options(expression, dataset), _find_offsets)
+    options, fragments = _filter_options(expression, dataset), snapshot.manifest.fragments
+    return find_rows_by_fragment(
+        snapshot, options, _find_offsets, lambda: ScanPlan.of(snapshot, fragments, options).with_certain()
+    )
 
 
 def _find_offsets(scan: FragmentScan) -> BitMap:

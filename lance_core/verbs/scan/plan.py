@@ -3,6 +3,7 @@
 can match         `parts`         offsets of rows that indices do not exclude; None for all read and filtered
 match for sure    `_find_certain` offsets of rows that an index answers exactly             counted without a read
 all rows match    `whole`         fragments with one value in each column of the filter     counted without a read
+                  `with_certain`  fragments all of whose rows an index answers exactly      deleted without a read
 """
 
 from __future__ import annotations
@@ -88,6 +89,13 @@ class ScanPlan:
                 selection = self.selection if rows is not None else None
                 claims = selection.claims_of(fragment.id) if selection is not None else ()
                 yield FragmentScan(self.snapshot, fragment, self.options, possible=rows, claims=claims)
+
+    def with_certain(self) -> ScanPlan:
+        """This plan, where fragments all of whose rows match for certain according to indices are whole as well."""
+        sure = self._find_certain()
+        if sure is None:
+            return self
+        return replace(self, whole=self.whole.union(sure.view.ids[sure.candidates.state == ALL].tolist()))
 
     def counted(self) -> tuple[int, ScanPlan]:
         """Count matching rows of fragments for which indices suffice; return the number and a plan of the others."""
