@@ -37,6 +37,7 @@ from lance_core.store.resolve import (
     open_store,
     split_uri,
     uri_above,
+    uri_below,
     uris_above,
 )
 
@@ -76,5 +77,6 @@ __all__ = [
     "split_uri",
     "sync_names",
     "uri_above",
+    "uri_below",
     "uris_above",
 ]

@@ -212,6 +212,12 @@ def join_uri(uri: str, path: str) -> str:
     return f"{place}/{path}{query}"
 
 
+def uri_below(root_uri: str | os.PathLike[str], path: str) -> str:
+    """Return the URI of an unescaped path below a root, in the spelling of the root."""
+    root = os.fspath(root_uri)
+    return join_uri(root.rstrip("/"), escaped_path(path) if split_uri(root)[0] else path)
+
+
 def uri_above(uri: str, path: str) -> str | None:
     """Return the inverse of `join_uri`: the URI above `path`; None if `uri` does not end with `path`."""
     place, query = _split_query(uri)

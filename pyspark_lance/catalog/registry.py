@@ -15,6 +15,7 @@ from os import PathLike, fspath
 from typing import Final
 from urllib.parse import urlsplit
 
+from lance_core.catalog import uri_below
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.sessions import is_connect, reject_memory
 from pyspark_lance.lazy import SparkSession
@@ -44,8 +45,7 @@ class Catalog:
 
     def below(self, path: str) -> str:
         """The URI of a path below the root."""
-        place, mark, query = self.root.partition("?")
-        return f"{place.rstrip('/')}/{path}{mark}{query}"
+        return uri_below(self.root, path)
 
 
 def register_catalog(

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
+from lance_core.catalog import DELIMITER, Listing, read_listing
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
-from pyspark_lance.catalog.manifest import DELIMITER, Listing, read_listing
+from lance_core.maintenance import find_tables
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
 from pyspark_lance.engine.sessions import reject_memory
 from pyspark_lance.lazy import SparkSession
@@ -206,9 +207,9 @@ class TableFinder:
         alike: dict[str, str | None] = {
             path_of_id: listed_id for listed_id, path_of_id in listed_paths.items() if self._is(listed_id, object_id)
         }
-        for path_below in lance_core.list_tables(catalog.root, storage_options=options):
-            if self._is(path_below, plain):
-                alike.setdefault(path_below, None)
+        for table in find_tables(catalog.root, storage_options=options):
+            if table.object_id is None and self._is(table.path, plain):
+                alike[table.path] = None
         if len(alike) > 1:
             raise InvalidInputError(
                 f"{catalog.name}.{'.'.join(path)} could be any of {sorted(alike)} in {catalog.root}: spell it exactly"
@@ -219,16 +220,14 @@ class TableFinder:
     def _manifest(self, catalog: Catalog) -> Listing:
         """The tables and namespaces that the root's manifest table lists."""
         if catalog.name not in self._manifests:
-            self._manifests[catalog.name] = read_listing(catalog)
+            self._manifests[catalog.name] = read_listing(catalog.root, storage_options=catalog.storage_options)
         return self._manifests[catalog.name]
 
     def tables(self, catalog: Catalog) -> list[tuple[str, ...]]:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
-        listed_paths = self._manifest(catalog).tables
-        listed = set(listed_paths.values())
-        below = lance_core.list_tables(catalog.root, storage_options=catalog.storage_options)
-        names = {tuple(listed_id.split(DELIMITER)) for listed_id in listed_paths}
-        names |= {tuple(path.removesuffix(_SUFFIX).split("/")) for path in below if path not in listed}
+        names = {tuple(listed_id.split(DELIMITER)) for listed_id in self._manifest(catalog).tables}
+        below = find_tables(catalog.root, storage_options=catalog.storage_options)
+        names |= {tuple(table.name.split("/")) for table in below if table.object_id is None}
         return sorted(name for name in names if name[0] != _OPS)
 
     def open(self, name: TableName) -> LanceDataset:

@@ -10,9 +10,8 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 import lance_core
-from lance_core import FileOptions, LanceDataset
+from lance_core import FileOptions, LanceDataset, catalog
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError, UnsupportedError
-from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName, open_listed
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of
@@ -162,7 +161,12 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
     if location.catalog is None or location.path is None or location.listing_id is None:
         return
     try:
-        manifest.register(location.catalog, location.listing_id, location.path)
+        catalog.register(
+            location.catalog.root,
+            location.listing_id,
+            location.path,
+            storage_options=location.catalog.storage_options,
+        )
     except DatasetExistsError:
         if is_new:
             LanceDataset.drop(location.uri, storage_options=location.storage_options)
@@ -243,7 +247,7 @@ def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFr
         if location.object_id is None:
             raise
     if location.catalog is not None and location.path is not None:
-        manifest.deregister(location.catalog, location.path)
+        catalog.deregister(location.catalog.root, location.path, storage_options=location.catalog.storage_options)
     return context.nothing()
 
 

@@ -23,7 +23,7 @@ from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
 from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.inspect.tables import FoundTable, find_tables
+from lance_core.verbs.inspect.tables import FoundTable, find_with_manifest
 
 _logger = logging.getLogger(__name__)
 
@@ -97,6 +97,9 @@ def maintain_lake(
 ) -> list[MaintenanceReport]:
     """Do all that is due for the tables below a root; a table that fails does not stop the others.
 
+    Tables of a directory namespace are named by the parts of their ids, "shop/orders"; its own table, "__manifest", is
+    maintained as well, and its versions are kept for 30 days at least.
+
     The reports are appended to the log, the table `_maintenance/log.lance` below the root. With a budget, tables of
     which the newest record there says that something was put off come first.
 
@@ -132,9 +135,7 @@ def maintain_lake(
     by_path = {name.strip("/").removesuffix(SUFFIX): changes for name, changes in (policies or {}).items()}
     for name, changes in by_path.items():
         change_policy(chosen, changes, where=f"policies[{name!r}]")
-    tables = {
-        table.path.removesuffix(SUFFIX): table for table in find_chosen_tables(root, include, exclude, storage_options)
-    }
+    tables = {table.name: table for table in find_chosen_tables(root, include, exclude, storage_options)}
     warn_of_idle_choices(_logger, by_path, include, tables)
     reports = []
     for path, table in tables.items():
@@ -144,7 +145,7 @@ def maintain_lake(
                 table_policy = change_policy(table_policy or chosen, by_path[name], where=f"policies[{name!r}]")
         if table_policy is not None:
             table_policy = _override_dry_run(table_policy, dry_run=chosen.dry_run)
-            reports.append(_survey_listed_table(root, table, path, table_policy, storage_options))
+            reports.append(_survey_listed_table(table, table_policy))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
     reports = [_maintain_surveyed(report, _opener(report, storage_options), rewriter) for report in reports]
     run_id, unlogged = uuid.uuid4().hex, None
@@ -165,18 +166,16 @@ def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None
     return lambda: Handle(report.plan.uri, storage_options=storage_options)
 
 
-def _survey_listed_table(
-    root: str, table: FoundTable, path: str, policy: MaintenancePolicy, storage_options: Mapping[str, str] | None
-) -> MaintenanceReport:
+def _survey_listed_table(table: FoundTable, policy: MaintenancePolicy) -> MaintenanceReport:
     """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
-    plan = MaintenancePlan(table=path, uri=place_below(root, table.path), policy=policy)
+    plan = MaintenancePlan(table=table.name, uri=table.uri, policy=policy)
     try:
-        dataset = Handle(plan.uri, storage_options=storage_options)
-        return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=path), lambda: None)
+        dataset = Handle(plan.uri, storage_options=table.storage_options)
+        return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name), lambda: None)
     except DatasetNotFoundError:
         return MaintenanceReport(plan=plan, was_dropped=True)
     except Exception as error:
-        _logger.exception("%s cannot be read", path)
+        _logger.exception("%s cannot be read", table.name)
         return MaintenanceReport(plan=plan).failed("plan", error)
 
 
@@ -231,13 +230,15 @@ def find_chosen_tables(
 ) -> list[FoundTable]:
     """The tables below a root that globs choose, each once, without reserved folders, by their paths.
 
+    The manifest table of a directory namespace is one of them, under the path "__manifest".
+
     Args:
         root: The root.
         include: Globs over paths below the root; all tables if there are none.
         exclude: Globs of tables to leave out.
         storage_options: The options by which the root is reached.
     """
-    tables = _leave_links_out(canonical_uri(root), find_tables(root, storage_options=storage_options))
+    tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
     return [
         table for table in tables if not table.path.startswith(_RESERVED) and is_chosen(table.path, include, exclude)
     ]
@@ -283,7 +284,8 @@ def _leave_links_out(root: str, tables: list[FoundTable]) -> list[FoundTable]:
     real = folder.resolve()
     tables_by_path: dict[Path, FoundTable] = {}
     for table in tables:
-        place = (folder / table.path).resolve()
-        if place not in tables_by_path or place == real / table.path:
+        path = Path(canonical_uri(table.uri))
+        place = path.resolve()
+        if place not in tables_by_path or place == real / path.relative_to(folder):
             tables_by_path[place] = table
     return sorted(tables_by_path.values(), key=lambda table: table.path)

@@ -26,6 +26,7 @@ from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceRe
 from lance_core.maintenance.zone_maps import columns_without_zone_map
 from lance_core.times import ago
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.inspect.listing import MANIFEST_TABLE
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
@@ -34,6 +35,7 @@ READER_DAYS_KEY: Final = "lance-dagster.changes.days"
 """The entry of the table's configuration with the days after which the tag of a reader of changes expires."""
 
 _READER_DAYS: Final = 30
+_NAMESPACE_AGE: Final = timedelta(days=30)
 _YOUNG: Final = timedelta(minutes=10)
 """Age up to which only a plan of the cleanup shows whether a version is too young to be removed."""
 
@@ -61,6 +63,7 @@ def survey_table(
             maps are kept.
         versions: The existing versions in ascending order; None to list them.
     """
+    policy = _keep_namespace_readable(dataset, policy)
     health = measure(dataset, policy, versions=versions)
     indexed_columns = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
     lacking = columns_without_zone_map(dataset, indexed_columns, max_unindexed_fragments=max_unindexed_fragments or 0)
@@ -106,6 +109,17 @@ def survey_table(
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )
     return MaintenanceReport(plan=plan, tasks=tasks)
+
+
+def _keep_namespace_readable(dataset: Handle, policy: MaintenancePolicy) -> MaintenancePolicy:
+    """The policy, or for the manifest table of a directory namespace one that keeps versions for 30 days at least.
+
+    A client of pylance that has the table open looks for the version after its own alone, and fails without it.
+    """
+    if not dataset.uri.partition("?")[0].endswith(f"/{MANIFEST_TABLE}"):
+        return policy
+    age = max(policy.age or _NAMESPACE_AGE, _NAMESPACE_AGE) if policy.cleans_up else None
+    return replace(policy, cleanup_older_than=age, stable_row_ids=False)
 
 
 def _find_expired(dataset: Handle, versions: Sequence[int], policy: MaintenancePolicy) -> Handle | None:

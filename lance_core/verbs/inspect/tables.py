@@ -1,4 +1,4 @@
-"""Find the Lance tables below a folder or a prefix of an object store.
+"""Find the Lance tables below a folder or a prefix of an object store: in folders `*.lance`, and in its `__manifest`.
 
 On object storage the keys are read in ascending order, one page per request, and keys that are not needed are skipped:
 
@@ -6,26 +6,33 @@ On object storage the keys are read in ascending order, one page per request, an
     nyc/flights.lance/_indices/...  _transactions/...    skipped; takes a request if the keys exceed the page
     nyc/flights.lance/_versions/...                      read: the versions, newest first
     nyc/flights.lance/data/...  tree/...                 skipped; takes a request if the keys exceed the page
+
+The locations that a manifest table names are read in the same way, whatever the names of their folders.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Final
 
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError
-from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store
+from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store, uri_below
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
+from lance_core.verbs.inspect.listing import (
+    DELIMITER,
+    MANIFEST_TABLE,
+    SUFFIX,
+    read_listing,
+)
 
 _logger = logging.getLogger(__name__)
 
-SUFFIX: Final = ".lance"
 _AFTER_EVERYTHING: Final = "\U0010ffff"
 DEREGISTERED: Final = ".lance-deregistered"
 """The file by which a directory namespace marks a table that it does not list any more; its data stays."""
@@ -38,13 +45,25 @@ class FoundTable:
     """A table that a listing shows.
 
     Attributes:
-        path: Its path relative to the root, such as "nyc/flights.lance".
+        path: Its path relative to the root, such as "nyc/flights.lance"; of a table that a manifest table lists at
+            another location, the parts of its id, such as "nyc/flights".
+        uri: Its URI.
+        object_id: Its id in the manifest table, such as "nyc$flights"; None if it is not listed there.
+        storage_options: The options by which it is opened; None for none. They are secrets, and in no repr.
         versions: The numbers of its versions in ascending order, as the listing shows them; None where they are not
             listed with it: on a local disk, and where manifests are recorded elsewhere.
     """
 
     path: str
+    uri: str
+    object_id: str | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     versions: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The path without the suffix, by which globs, policies and reports name the table."""
+        return self.path.removesuffix(SUFFIX)
 
 
 @checked
@@ -53,6 +72,8 @@ def list_tables(
 ) -> list[str]:
     """Find the tables below a root: folders called `*.lance` that have versions and are not deregistered.
 
+    The tables that a directory namespace lists in the root's `__manifest` are found as well, by the parts of their ids,
+    unless they were declared and have no version; `maintenance.find_tables` has their URIs.
     On a local disk only `_versions` is listed of a table, up to its first version. Links to folders are followed,
     unless they lead back to a folder above them. If a folder cannot be read, the log names it, and the tables below it
     are left out.
@@ -67,30 +88,26 @@ def list_tables(
 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order, escaped as in `canonical_uri` on
-        object storage; empty if the root does not exist,
-        as object storage does not distinguish that from a root without tables.
+        object storage; empty if the root does not exist, as object storage does not distinguish that from a root
+        without tables. A table at another location than the path of its id has that path without suffix,
+        "nyc/flights", and does not join to the root.
 
     Raises:
         InvalidInputError: The root is a local file.
+        UnsupportedError: The namespace of the root keeps the versions of its tables in its manifest table.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
         >>> lance.list_tables("lake")
         ['public/t.lance']
     """
-    store = open_store(root_uri, StorageOptions(storage_options))
-    if store.is_local:
-        if os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
-            raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
-        return sorted(path for path, has_versions in _walk(store.root, "") if has_versions is not unfinished)
-    return sorted(
-        escaped_path(path) for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished
-    )
+    tables = _find(root_uri, storage_options, most_versions=1)
+    return [table.path for table, has_versions in tables if has_versions is not unfinished and not _is_manifest(table)]
 
 
 @checked
 def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[FoundTable]:
-    """Find the tables below a root as `list_tables` does, with the versions where the same listing shows them.
+    """Find the tables below a root as `list_tables` does, with their URIs, and the versions where the listing has them.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
@@ -107,16 +124,67 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
         >>> [one.path for one in maintenance.find_tables("lake")]
         ['public/t.lance']
     """
+    return [table for table in find_with_manifest(root_uri, storage_options) if not _is_manifest(table)]
+
+
+def find_with_manifest(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> list[FoundTable]:
+    """The tables below a root, and its manifest table, if it has one, under the path "__manifest"."""
+    return [table for table, has_versions in _find(root_uri, storage_options) if has_versions]
+
+
+def _is_manifest(table: FoundTable) -> bool:
+    return table.path == MANIFEST_TABLE
+
+
+def _find(
+    root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None, most_versions: int | None = None
+) -> list[tuple[FoundTable, bool]]:
+    """The tables below a root by their paths, and the manifest table, each with whether it has versions.
+
+    Folders whose name the manifest table gives to a table at another location are left out, and logged.
+
+    Args:
+        root_uri: The root.
+        storage_options: The options by which it is reached.
+        most_versions: The most versions to read per table; None for all.
+    """
     store = open_store(root_uri, StorageOptions(storage_options))
+    if store.is_local and os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
+        raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
+    listing = read_listing(root_uri, storage_options=storage_options)
+    ids = {location: object_id for object_id, location in listing.tables.items()}
+    listed = {*ids, *([MANIFEST_TABLE] if listing.is_kept else [])}
+    shows_versions = not store.is_local and store.data_root == store.root
     if store.is_local:
-        return [FoundTable(path=path) for path in list_tables(root_uri, storage_options=storage_options)]
-    shows_versions = store.data_root == store.root
-    tables = [
-        FoundTable(path=escaped_path(path), versions=_parse_numbers(keys) if shows_versions else None)
-        for path, keys in _read_keys(store, most_versions=None if shows_versions else 1)
-        if keys
-    ]
-    return sorted(tables, key=lambda table: table.path)
+        versions_by_location: Iterable[tuple[str, bool, tuple[int, ...] | None]] = (
+            (location, has_versions, None) for location, has_versions in _walk(store.root, "", listed)
+        )
+    else:
+        versions_by_location = (
+            (location, bool(keys), _parse_numbers(keys) if shows_versions and most_versions is None else None)
+            for location, keys in _read_keys(store, listed, most_versions if shows_versions else 1)
+        )
+    tables = []
+    for location, has_versions, versions in versions_by_location:
+        object_id = ids.get(location)
+        path = location if store.is_local else escaped_path(location)
+        if object_id is None and location.removesuffix(SUFFIX).replace("/", DELIMITER) in listing.tables:
+            _logger.warning(
+                "%s is left out: the manifest table lists its name at another location; register it under another id",
+                uri_below(root_uri, location),
+            )
+            continue
+        if object_id is not None and location != object_id.replace(DELIMITER, "/") + SUFFIX:
+            path = object_id.replace(DELIMITER, "/")
+        table = FoundTable(
+            path=path,
+            uri=uri_below(root_uri, location),
+            object_id=object_id,
+            storage_options=storage_options,
+            versions=versions,
+        )
+        tables.append((table, has_versions))
+    return sorted(tables, key=lambda pair: pair[0].path)
 
 
 def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:
@@ -126,7 +194,9 @@ def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:
     return tuple(numbers) or None
 
 
-def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, bool]]:
+def _walk(
+    folder: str, prefix: str, listed: Collection[str], above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, bool]]:
     """Yield the tables below a folder, and whether each has versions.
 
     A link to a folder above it is not followed, as the walk would never end. If a folder other than the root cannot be
@@ -135,6 +205,7 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
     Args:
         folder: The folder.
         prefix: Its path below the root, with a slash at its end; empty for the root.
+        listed: The locations of tables that the manifest table lists.
         above: The folders above it, each as its device and inode number.
     """
     try:
@@ -153,12 +224,12 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozense
     for entry in entries:
         if not _is_folder(entry):
             continue
-        if entry.name.endswith(SUFFIX):
-            if os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
+        if (location := prefix + entry.name) in listed or entry.name.endswith(SUFFIX):
+            if location not in listed and os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
                 continue
-            yield prefix + entry.name, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - as scandir gives it
+            yield location, _has_versions(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH118 - as scandir gives it
         else:
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {identity})
+            yield from _walk(entry.path, f"{location}/", listed, above | {identity})
 
 
 def _has_versions(folder: str) -> bool:
@@ -179,20 +250,23 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False  # a link to itself, or to a folder without permission
 
 
-def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator[tuple[str, list[str]]]:
+def _read_keys(
+    store: ObjectStore, listed: Collection[str], most_versions: int | None
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the tables of a store, in the order of the keys, each with the keys of its versions.
 
     Args:
         store: The store.
+        listed: The locations of tables that the manifest table lists.
         most_versions: The most keys of versions to read per table; None for all.
     """
     keys = _Keys(store)
     while keys.current is not None:
-        table = _find_table(keys.current)
+        table = _find_table(keys.current, listed)
         if table is None:
             keys.skip(keys.current)
             continue
-        if keys.has(f"{table}/{DEREGISTERED}", table):
+        if table not in listed and keys.has(f"{table}/{DEREGISTERED}", table):
             keys.skip(f"{table}/{_AFTER_EVERYTHING}")
             continue
         folder, versions = f"{table}/{VERSIONS_PREFIX}", list[str]()
@@ -204,11 +278,11 @@ def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator
         keys.skip(f"{table}/{_AFTER_EVERYTHING}")
 
 
-def _find_table(key: str) -> str | None:
+def _find_table(key: str, listed: Collection[str]) -> str | None:
     """The outermost table that a key lies in; None if it lies in none."""
     parts = key.split("/")
-    depth = next((i for i, part in enumerate(parts[:-1]) if part.endswith(SUFFIX)), None)
-    return None if depth is None else "/".join(parts[: depth + 1])
+    folders = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    return next((folder for folder in folders if folder.endswith(SUFFIX) or folder in listed), None)
 
 
 class _Keys:

@@ -8,46 +8,9 @@ import pytest
 
 import lance_core
 import pyspark_lance
+from lance_core import catalog as manifest
 from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, RetryableConflictError
-from pyspark_lance.catalog import manifest
-from pyspark_lance.catalog.registry import Catalog
-
-
-class Namespace:
-    """pylance's directory namespace, by ids that are joined by dots."""
-
-    def __init__(self, root):
-        from lance.namespace import DirectoryNamespace
-
-        self.root = root
-        Path(root).mkdir(exist_ok=True)
-        self._inner = DirectoryNamespace(root=root, manifest_enabled="true")
-
-    def call(self, verb, name, *data, **more):
-        import lance_namespace
-
-        request = "".join(part.capitalize() for part in verb.split("_")) + "Request"
-        parts = name.split(".") if name else []
-        return getattr(self._inner, verb)(getattr(lance_namespace, request)(id=parts, **more), *data)
-
-    def create(self, name, value):
-        rows, sink = pa.table({"a": [value]}), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        return self.call("create_table", name, sink.getvalue().to_pybytes())
-
-    def tables(self, name=""):
-        return self.call("list_tables", name).tables
-
-    def namespaces(self, name=""):
-        return self.call("list_namespaces", name).namespaces
-
-    def rows(self, lance, name):
-        return lance.dataset(self.call("describe_table", name).location).to_table()["a"].to_pylist()
-
-    def listed(self):
-        rows = lance_core.dataset(f"{self.root}/__manifest").to_table().to_pylist()
-        return {row["object_id"]: row["location"] for row in rows}
+from tests.interop.namespaces import Namespace
 
 
 @pytest.fixture
@@ -60,11 +23,6 @@ def namespace(lake, lance):
     made = Namespace(lake)
     made.create("other", 1)
     return made
-
-
-@pytest.fixture
-def catalog(lake):
-    return Catalog(name="lake", root=lake)
 
 
 @pytest.fixture
@@ -181,19 +139,19 @@ def test_of_two_creators_one_wins(sql, namespace, lake, lance, monkeypatch):
     """The other one, pylance, registers the name while the rows are written."""
     found = manifest.register
 
-    def late(*given):
+    def late(*given, **options):
         namespace.create("nyc.t", 8)
-        found(*given)
+        found(*given, **options)
 
     monkeypatch.setattr(manifest, "register", late)
     with pytest.raises(DatasetExistsError, match=r"nyc\$t .*was created by another writer"):
         sql("CREATE TABLE lake.nyc.t AS SELECT 6L AS a")
     assert namespace.rows(lance, "nyc.t") == [8]
     assert sql("SELECT a FROM lake.nyc.t") == [(8,)]
-    assert lance_core.list_tables(lake) == ["other.lance"]
+    assert lance_core.list_tables(lake) == ["nyc/t", "other.lance"]
 
 
-def test_writers_of_both_libraries_lose_no_entry(namespace, catalog):
+def test_writers_of_both_libraries_lose_no_entry(namespace, lake):
     failures = []
 
     def theirs():
@@ -203,9 +161,9 @@ def test_writers_of_both_libraries_lose_no_entry(namespace, catalog):
 
     def ours(name):
         for number in range(8):
-            manifest.register(catalog, f"a${name}{number}", f"a/{name}{number}.lance")
+            manifest.register(lake, f"a${name}{number}", f"a/{name}{number}.lance")
             if number % 2:
-                manifest.deregister(catalog, f"a/{name}{number}.lance")
+                manifest.deregister(lake, f"a/{name}{number}.lance")
 
     def caught(work, *args):
         try:
@@ -224,13 +182,13 @@ def test_writers_of_both_libraries_lose_no_entry(namespace, catalog):
     assert set(namespace.listed()) == {"other", "a", *kept, *(f"a$theirs{number}" for number in range(8))}
 
 
-def test_of_two_registrations_of_a_name_one_wins(namespace, catalog):
+def test_of_two_registrations_of_a_name_one_wins(namespace, lake):
     begun, results = threading.Barrier(2), []
 
     def register(location):
         begun.wait(timeout=100)
         try:
-            manifest.register(catalog, "a$t", location)
+            manifest.register(lake, "a$t", location)
         except DatasetExistsError:
             return
         results.append(location)
@@ -243,20 +201,20 @@ def test_of_two_registrations_of_a_name_one_wins(namespace, catalog):
     assert results == [namespace.listed()["a$t"]]
 
 
-def test_columns_that_extensions_added_are_kept(catalog, lake, namespace):
+def test_columns_that_extensions_added_are_kept(lake, namespace):
     table = lance_core.dataset(f"{lake}/__manifest")
     table.add_columns({"owner": "'me'"})
-    manifest.register(catalog, "a$t", "a/t.lance")
+    manifest.register(lake, "a$t", "a/t.lance")
     rows = {row["object_id"]: row["owner"] for row in lance_core.dataset(f"{lake}/__manifest").to_table().to_pylist()}
     assert rows == {"other": "me", "a": None, "a$t": None}
     assert namespace.tables("a") == ["t"]
 
 
 @pytest.mark.parametrize("error", [CommitConflictError, RetryableConflictError])
-def test_a_manifest_that_others_always_change_is_reported(catalog, namespace, monkeypatch, error):
+def test_a_manifest_that_others_always_change_is_reported(lake, namespace, monkeypatch, error):
     def lost(*_, **__):
         raise error("lost the race")
 
     monkeypatch.setattr(manifest, "_insert", lost)
     with pytest.raises(CommitConflictError, match="lost the race"):
-        manifest.register(catalog, "a$t", "a/t.lance")
+        manifest.register(lake, "a$t", "a/t.lance")

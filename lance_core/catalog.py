@@ -1,0 +1,202 @@
+"""The public module of directory namespaces: roots whose `__manifest` table names their tables.
+
+A row is written by one merge on its id, so that of several writers of an id one wins, and is deleted before the files
+of its table. In a root without a manifest table, none is created.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.arguments import checked
+from lance_core.dataset.lance_dataset import LanceDataset, dataset
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError
+from lance_core.retry import retrying
+from lance_core.store import uri_below
+from lance_core.verbs.inspect.listing import (
+    DELIMITER,
+    MANIFEST_TABLE,
+    SUFFIX,
+    Listing,
+    read_listing,
+    reject_managed,
+)
+
+__all__ = [
+    "DELIMITER",
+    "MANIFEST_TABLE",
+    "Listing",
+    "declare",
+    "deregister",
+    "new_location",
+    "read_listing",
+    "register",
+    "uri_below",
+]
+
+_RETRIES: Final = 50
+"""Many, because pylance rewrites the whole manifest table in each commit, which conflicts with every concurrent one."""
+
+
+@checked
+def declare(
+    root_uri: str | PathLike[str],
+    object_id: str,
+    location: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> str | None:
+    """Add a table and its namespaces to the manifest table of a root, in one commit; existing rows stay.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        object_id: The id of the table, its parts joined by `$`.
+        location: The path of the table relative to the root, if its id is not listed yet.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Returns:
+        The location that the manifest table has for the id; None without a manifest table, where nothing is done.
+
+    Raises:
+        DatasetExistsError: A namespace has the id.
+        CommitConflictError: Every attempt conflicted with another writer of the manifest table.
+        UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.declare("lake", "nyc$flights", catalog.new_location("nyc$flights"))
+    """
+    listed = _open(root_uri, storage_options)
+    if listed is None:
+        return None
+    parts = object_id.split(DELIMITER)
+    ids = [DELIMITER.join(parts[:end]) for end in range(1, len(parts) + 1)]
+    columns: dict[str, list[str | None]] = {
+        "object_id": [*ids],
+        "object_type": [*["namespace"] * len(parts[1:]), "table"],
+        "location": [*[None] * len(parts[1:]), location],
+    }
+    _change(listed, lambda table: _insert(table, columns), lambda: _require(root_uri, storage_options))
+    current = _require(root_uri, storage_options)
+    rows = current.to_table(columns=["object_type", "location"], filter=pc.field("object_id") == object_id)
+    row = next(iter(rows.to_pylist()), {"object_type": "table", "location": location})  # dropped meanwhile
+    if row["object_type"] != "table":
+        raise DatasetExistsError(f"{object_id} is a {row['object_type']} in the manifest table of {fspath(root_uri)}")
+    return str(row["location"])
+
+
+@checked
+def new_location(object_id: str) -> str:
+    """Return the folder for a new table, as pylance names it: one folder, as pylance cannot drop tables in nested ones.
+
+    Two writers of an id get the same folder. Ids of tables in the root keep the folder's usual name.
+
+    Args:
+        object_id: The id of the table, its parts joined by `$`.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.new_location("flights"), catalog.new_location("nyc$flights")[8:]
+        ('flights.lance', '_nyc$flights')
+    """
+    if DELIMITER not in object_id:
+        return object_id + SUFFIX
+    return f"{hashlib.sha256(object_id.encode()).hexdigest()[:8]}_{object_id}"
+
+
+@checked
+def register(
+    root_uri: str | PathLike[str],
+    object_id: str,
+    location: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Add an existing table to the manifest table of a root, as `declare` does.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`; without a manifest table nothing is done.
+        object_id: The id of the table, its parts joined by `$`.
+        location: The path of the table relative to the root.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Raises:
+        DatasetExistsError: Another table, or a namespace, has the id.
+        CommitConflictError: Every attempt conflicted with another writer of the manifest table.
+        UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
+        >>> catalog.register("lake", "nyc$flights", "nyc/flights.lance")
+    """
+    listed = declare(root_uri, object_id, location, storage_options=storage_options)
+    if listed not in (None, location):
+        raise DatasetExistsError(
+            f"{object_id} in {fspath(root_uri)} was created by another writer meanwhile, at {listed}"
+        )
+
+
+@checked
+def deregister(
+    root_uri: str | PathLike[str], location: str, *, storage_options: Mapping[str, str] | None = None
+) -> None:
+    """Remove a table from the manifest table of a root; its files stay.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`; without a manifest table nothing is done.
+        location: The path of the table relative to the root.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Raises:
+        CommitConflictError: Every attempt conflicted with another writer of the manifest table.
+        UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.deregister("lake", "nyc/flights.lance")
+    """
+    listed = _open(root_uri, storage_options)
+    is_it = (pc.field("object_type") == "table") & (pc.field("location") == location)
+    if listed is not None and listed.count_rows(is_it):
+        _change(listed, lambda table: table.delete(is_it), lambda: _require(root_uri, storage_options))
+
+
+def _change(listed: LanceDataset, change: Callable[[LanceDataset], object], reopen: Callable[[], LanceDataset]) -> None:
+    retrying(
+        listed,
+        lambda table, _: change(table),
+        lambda _, __: reopen(),
+        conflict_retries=_RETRIES,
+        is_retryable=lambda error: isinstance(error, CommitConflictError),
+    )
+
+
+def _insert(listed: LanceDataset, columns: Mapping[str, list[str | None]]) -> None:
+    """Insert the rows whose ids are missing; columns that other tools have added to the manifest table are null."""
+    count = len(columns["object_id"])
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in listed.schema
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=listed.schema)
+    listed.merge_insert("object_id").when_not_matched_insert_all().execute(rows)
+
+
+def _open(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> LanceDataset | None:
+    try:
+        return _require(root_uri, storage_options)
+    except DatasetNotFoundError:
+        return None
+
+
+def _require(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> LanceDataset:
+    listed = dataset(uri_below(root_uri, MANIFEST_TABLE), storage_options=storage_options)
+    reject_managed(root_uri, listed.metadata)
+    return listed

@@ -1,0 +1,106 @@
+"""The `__manifest` table of a directory namespace, whose rows name the tables below a root.
+
+    object_id       object_type    location             (metadata, base_objects, columns of extensions)
+    nyc             namespace
+    nyc$flights     table          nyc/flights.lance
+    nyc$trips       table          1f0c93aa_nyc$trips
+
+LanceDB, lance-spark and `lance.namespace.DirectoryNamespace` read and write this table; a root without it is a plain
+folder of tables. The location of a table is a path relative to the root. A row without a version at its location is a
+table that was declared, but not created yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Final
+
+import pyarrow.compute as pc
+
+from lance_core.arguments import checked
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, UnsupportedError
+from lance_core.store import uri_below
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.scan.options import scan_options
+from lance_core.verbs.scan.scanner import LanceScanner
+
+MANIFEST_TABLE: Final = "__manifest"
+DELIMITER: Final = "$"
+"""Joins the parts of an id in the manifest table."""
+SUFFIX: Final = ".lance"
+_MANAGED: Final = "table_version_management"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The tables and namespaces that a manifest table lists.
+
+    Attributes:
+        tables: The locations of the tables, as paths relative to the root, by id.
+        namespaces: The ids of the namespaces.
+        is_kept: Whether there is a manifest table.
+    """
+
+    tables: Mapping[str, str] = field(default_factory=dict)
+    namespaces: frozenset[str] = frozenset()
+    is_kept: bool = False
+
+
+@checked
+def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Listing:
+    """Read which tables and namespaces the manifest table of a root lists; empty without a manifest table.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Raises:
+        UnsupportedError: The namespace keeps the versions of its tables in this table as well.
+        CorruptFileError: The location of a table is not below the root.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.read_listing("lake").is_kept
+        False
+    """
+    try:
+        listed = Handle(uri_below(root_uri, MANIFEST_TABLE), storage_options=storage_options)
+    except DatasetNotFoundError:
+        return Listing()
+    manifest = listed.snapshot.manifest
+    reject_managed(root_uri, manifest.table_metadata)
+    is_listed = pc.field("object_type").isin(["table", "namespace"])
+    options = scan_options(manifest, ["object_id", "object_type", "location"], is_listed)
+    rows = LanceScanner(listed.snapshot, manifest.fragments, options).to_table().to_pylist()
+    tables = {row["object_id"]: row["location"] for row in rows if row["object_type"] == "table"}
+    for object_id, location in tables.items():
+        if not location or ".." in location.split("/"):
+            raise CorruptFileError(
+                f"{listed.uri}: the location of {object_id} is {location!r}, which is no path below the root: "
+                "deregister the table there"
+            )
+    return Listing(
+        tables=tables,
+        namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
+        is_kept=True,
+    )
+
+
+def reject_managed(root_uri: str | PathLike[str], metadata: Mapping[str, str]) -> None:
+    """Reject a namespace that keeps the versions of its tables in its manifest table.
+
+    Args:
+        root_uri: The root.
+        metadata: The metadata of the manifest table.
+
+    Raises:
+        UnsupportedError: The metadata says that the namespace keeps versions there.
+    """
+    if str(metadata.get(_MANAGED, "")).lower() == "true":
+        raise UnsupportedError(
+            f"{os.fspath(root_uri)} keeps the versions of its tables in its manifest table ({_MANAGED}), which this "
+            "package cannot read: open its tables by the tool that wrote them"
+        )

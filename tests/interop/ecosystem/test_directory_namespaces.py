@@ -1,0 +1,189 @@
+"""Directory namespaces of pylance: their tables are found, maintained and declared under their ids by both libraries."""
+
+import datetime as dt
+import json
+import random
+import shutil
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lance_core
+from lance_core import catalog, maintenance
+from lance_core.cli.app import cli
+from lance_core.errors import CorruptFileError, DatasetExistsError, UnsupportedError
+from tests.interop.namespaces import Namespace
+
+ROWS = pa.table({"a": [1]})
+
+
+@pytest.fixture(params=["disk", "s3"])
+def spaces(request, tmp_path):
+    """pylance's namespace of a new root."""
+    if request.param == "disk":
+        return Namespace(str(tmp_path / "lake"))
+    s3 = request.getfixturevalue("s3")
+    return Namespace(
+        f"s3://{s3.new_bucket()}/lake", **{f"storage.{name}": value for name, value in s3.storage_options.items()}
+    )
+
+
+def find(spaces):
+    return maintenance.find_tables(spaces.root, storage_options=spaces.options or None)
+
+
+def test_tables_of_nested_namespaces_are_found_under_their_ids(spaces):
+    for name in ("shop", "shop.eu"):
+        spaces.call("create_namespace", name)
+    for number, name in enumerate(["top", "shop.orders", "shop.eu.orders", "shop.a b#c%41"]):
+        spaces.create(name, number)
+        spaces.append(lance, name, number)
+    lance.write_dataset(ROWS, f"{spaces.root}/nyc/flights.lance", storage_options=spaces.options or None)
+    spaces.call("declare_table", "shop.later")
+    found = {table.path: table for table in find(spaces)}
+    assert list(found) == ["nyc/flights.lance", "shop/a b#c%41", "shop/eu/orders", "shop/orders", "top.lance"]
+    assert lance_core.list_tables(spaces.root, storage_options=spaces.options or None) == list(found)
+    for number, name in enumerate(["top.lance", "shop/orders", "shop/eu/orders", "shop/a b#c%41"]):
+        table = found[name]
+        opened = lance_core.dataset(table.uri, storage_options=table.storage_options)
+        assert opened.to_table()["a"].to_pylist() == [number, number]
+        assert table.versions in (None, (1, 2))
+        assert "secret" not in repr(table)
+    assert [found[name].object_id for name in found] == [
+        None, "shop$a b#c%41", "shop$eu$orders", "shop$orders", "top",
+    ]  # fmt: skip
+    spaces.create("shop.later2", 7)
+    spaces.call("deregister_table", "shop.orders")
+    spaces.call("drop_table", "shop.eu.orders")
+    assert [table.name for table in find(spaces)] == ["nyc/flights", "shop/a b#c%41", "shop/later2", "top"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_pylance_does_both_list_the_same_tables(seed, tmp_path):
+    chance, root = random.Random(seed), str(tmp_path / "lake")
+    spaces = Namespace(root, dir_listing_enabled=chance.choice(["true", "false"]))
+    spaces.create("first", 0)
+    names, declared = ["first"], set()
+    for number in range(14):
+        space = ".".join(chance.choices(["a", "b"], k=chance.randint(0, 2)))
+        name = f"{space}.t{number}".lstrip(".")
+        match chance.choice(["create", "create", "declare", "drop", "deregister", "ours", "compact"]):
+            case "create":
+                for depth in range(1, len(name.split("."))):
+                    above = ".".join(name.split(".")[:depth])
+                    if above.replace(".", "$") not in catalog.read_listing(root).namespaces:
+                        spaces.call("create_namespace", above)
+                spaces.create(name, number)
+                names.append(name)
+            case "declare":
+                spaces.call("declare_table", name)
+                declared.add(name)
+            case "drop" if len(names) > 1:
+                spaces.call("drop_table", names.pop(1))
+            case "deregister" if not spaces.call("describe_table", names[-1]).location.endswith(".lance"):
+                spaces.call("deregister_table", names.pop())
+            case "ours":
+                object_id = name.replace(".", "$")
+                location = catalog.declare(root, object_id, catalog.new_location(object_id))
+                lance_core.write_dataset(pa.table({"a": [number]}), f"{root}/{location}")
+                names.append(name)
+            case "compact":
+                maintenance.maintain_lake(root)
+    found = {table.name.replace("/", "."): table.uri for table in find(spaces)}
+    found.pop("_maintenance.log", None)
+    assert sorted(found) == sorted(names)
+    assert found == {name: spaces.call("describe_table", name).location.removeprefix("file://") for name in names}
+    listed = {name.replace("$", ".") for name in catalog.read_listing(root).tables}
+    assert listed == {*names, *declared}
+
+
+def test_a_lake_s_maintenance_names_tables_by_their_ids(spaces):
+    for name in ("shop.orders", "shop.items", "other.t"):
+        spaces.create(name, 0)
+        for number in range(1, 7):
+            spaces.append(lance, name, number)
+    options = spaces.options or None
+    for number in range(6):
+        catalog.declare(spaces.root, f"shop$d{number}", f"shop/d{number}.lance", storage_options=options)
+    listed = lance_core.dataset(f"{spaces.root}/__manifest", storage_options=options)
+    assert len(listed.get_fragments()) > 5
+    reports = maintenance.maintain_lake(
+        spaces.root,
+        maintenance.MaintenancePolicy(retain_versions=1),
+        policies={"shop/items": False},
+        exclude="other/*",
+        storage_options=options,
+    )
+    outcomes = {report.plan.table: report for report in reports}
+    assert list(outcomes) == ["__manifest", "shop/orders"]
+    assert outcomes["shop/orders"].done["fragments_removed"] == 7
+    assert outcomes["__manifest"].done["fragments_removed"] > 5
+    assert outcomes["__manifest"].plan.policy.age == dt.timedelta(days=30)
+    listed.checkout_latest()
+    assert len(listed.get_fragments()) == 1
+    assert [version["version"] for version in listed.versions()] == list(range(1, listed.version + 1))
+    assert spaces.rows(lance, "shop.orders") == list(range(7))
+    spaces.create("shop.after", 9)
+    assert spaces.tables("shop") == ["after", *(f"d{number}" for number in range(6)), "items", "orders"]
+    log = lance_core.dataset(f"{spaces.root}/_maintenance/log.lance", storage_options=options).to_table()
+    assert set(log["table"].to_pylist()) == {"__manifest", "shop/orders"}
+
+
+def test_no_policy_cleans_the_manifest_table_earlier(tmp_path):
+    spaces = Namespace(str(tmp_path / "lake"))
+    for number in range(3):
+        spaces.create(f"t{number}", 0)
+    listed = lance_core.dataset(f"{spaces.root}/__manifest")
+    for age, expected in {"1s": 30, "1d": 30, "60d": 60}.items():
+        policy = maintenance.MaintenancePolicy(cleanup_older_than=age, retain_versions=1, stable_row_ids=True)
+        report = maintenance.maintain(listed, policy)
+        assert report.plan.policy.age == dt.timedelta(days=expected)
+        assert not listed.has_stable_row_ids
+    assert len(listed.versions()) == listed.version
+    never = maintenance.MaintenancePolicy(cleanup_older_than="never")
+    assert maintenance.maintain(listed, never).plan.policy.age is None
+
+
+def test_the_command_finds_and_maintains_them(tmp_path):
+    spaces = Namespace(str(tmp_path / "lake"))
+    spaces.create("shop.orders", 0)
+    spaces.append(lance, "shop.orders", 1)
+    arguments = ["maintain", spaces.root, "--json", "--include", "shop/*"]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    (row,) = json.loads(result.output)
+    assert (row["table"], row["fragments_after"]) == ("shop/orders", 1)
+    assert row["uri"] == spaces.call("describe_table", "shop.orders").location.removeprefix("file://")
+
+
+def test_a_folder_whose_name_is_another_table_s_is_left_out_and_logged(spaces, caplog):
+    spaces.create("shop.orders", 1)
+    options = spaces.options or None
+    lance.write_dataset(ROWS, f"{spaces.root}/shop/orders.lance", storage_options=options)
+    assert [table.path for table in find(spaces)] == ["shop/orders"]
+    assert "shop/orders.lance is left out: the manifest table lists its name at another location" in caplog.text
+
+
+def test_roots_that_cannot_be_read_are_named(tmp_path):
+    spaces = Namespace(str(tmp_path / "lake"))
+    spaces.create("shop.orders", 1)
+    catalog.declare(spaces.root, "shop$bad", "../bad.lance")
+    with pytest.raises(CorruptFileError, match=r"shop\$bad is '../bad.lance'.*deregister"):
+        lance_core.list_tables(spaces.root)
+    catalog.deregister(spaces.root, "../bad.lance")
+    assert lance_core.list_tables(spaces.root) == ["shop/orders"]
+    with pytest.raises(DatasetExistsError, match="shop is a namespace"):
+        catalog.register(spaces.root, "shop", "shop.lance")
+    lance_core.dataset(f"{spaces.root}/__manifest").update_metadata({"table_version_management": "true"})
+    with pytest.raises(UnsupportedError, match="keeps the versions of its tables"):
+        lance_core.list_tables(spaces.root)
+
+
+def test_a_listed_table_without_files_is_skipped(spaces):
+    spaces.create("shop.orders", 1)
+    catalog.declare(spaces.root, "shop$none", "shop/none.lance", storage_options=spaces.options or None)
+    assert [table.path for table in find(spaces)] == ["shop/orders"]
+    if not spaces.options:
+        shutil.rmtree(find(spaces)[0].uri)
+        assert find(spaces) == []

@@ -1,0 +1,57 @@
+"""pylance's directory namespace in tests: creates, declares and drops tables, and lists them."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+import lance_core
+
+
+class Namespace:
+    """pylance's directory namespace, by ids that are joined by dots."""
+
+    def __init__(self, root, **properties):
+        from lance.namespace import DirectoryNamespace
+
+        self.root = root
+        if "://" not in root:
+            Path(root).mkdir(exist_ok=True)
+        self.options = {name.removeprefix("storage."): value for name, value in properties.items() if "." in name}
+        self.inner = DirectoryNamespace(**{"root": root, "manifest_enabled": "true"} | properties)
+
+    def call(self, verb, name, *data, **more):
+        import lance_namespace
+
+        request = "".join(part.capitalize() for part in verb.split("_")) + "Request"
+        parts = name.split(".") if name else []
+        return getattr(self.inner, verb)(getattr(lance_namespace, request)(id=parts, **more), *data)
+
+    def create(self, name, value):
+        rows, sink = pa.table({"a": [value]}), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return self.call("create_table", name, sink.getvalue().to_pybytes())
+
+    def append(self, lance, name, value):
+        location = self.call("describe_table", name).location
+        lance.write_dataset(pa.table({"a": [value]}), location, mode="append", storage_options=self.options or None)
+
+    def tables(self, name=""):
+        return self.call("list_tables", name).tables
+
+    def namespaces(self, name=""):
+        return self.call("list_namespaces", name).namespaces
+
+    def rows(self, lance, name):
+        location = self.call("describe_table", name).location
+        return lance.dataset(location, storage_options=self.options or None).to_table()["a"].to_pylist()
+
+    def walk(self, name=""):
+        """The ids of all tables, joined by dots, in nested namespaces too."""
+        inside = f"{name}." if name else ""
+        below = [table for space in self.namespaces(name) for table in self.walk(inside + space)]
+        return sorted([*(inside + table for table in self.tables(name)), *below])
+
+    def listed(self):
+        table = lance_core.dataset(f"{self.root}/__manifest", storage_options=self.options or None)
+        return {row["object_id"]: row["location"] for row in table.to_table().to_pylist()}
