@@ -17,6 +17,7 @@ from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import BranchPolicy, tag_run_with_branch
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
+from lance_dagster.tables.namespaces import declare_location
 from lance_dagster.tables.refs import TableLike, TableRoot, roots_of, table_ref
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
 
         In a step of a run on a branch, the URI is that of the branch. For an asset that the step materializes, the
         branch is created if it is missing; for another asset, the URI is that of main if the table has no such branch.
+        The manifest table of a directory namespace lists a table that the step materializes from then on.
 
         Raises:
             DagsterInvalidDefinitionError: A name cannot be a folder name.
@@ -65,11 +67,13 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """
         running = running_step()
         root = self._root_of(running)
-        uri = root.locate(asset_key).uri
+        location, ref = root.locate(asset_key), table_ref(asset_key)
+        if running is not None and ref.key in running.assets:
+            location = declare_location(location, root.root_uri, root.options)
+        uri = location.uri
         branch = tag_run_with_branch(root.branching, None if running is None else running.facts)
         if branch is None:
             return uri
-        ref = table_ref(asset_key)
         main = root.open_or_none(asset_key)
         if running is not None and ref.key in running.assets:
             from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
@@ -184,7 +188,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
 
         Outputs of ops and the log of maintenance are left out.
         """
-        import lance_core  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
 
-        table_names = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
-        return [name.removesuffix(".lance") for name in table_names if "/" in name and not name.startswith(RESERVED)]
+        tables = find_tables(self.root_uri, storage_options=self.table_root.options)
+        return [table.name for table in tables if "/" in table.name and not table.path.startswith(RESERVED)]

@@ -74,8 +74,9 @@ def _ref(asset: str) -> TableRef:
 def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
     """The location of a table, whose schema and name are the folders below the root."""
     from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.tables.namespaces import name_below  # noqa: PLC0415 - imports Dagster
 
     uri, root = dataset.root_uri, lance_core.canonical_uri(root)
-    below = uri.removeprefix(root + "/") if uri != root else "/".join(uri.split("/")[-2:])
-    schema, _, table = below.removesuffix(".lance").rpartition("/")
+    below = None if uri == root else name_below(root, uri, dataset.snapshot.options)
+    schema, _, table = (below or "/".join(uri.split("/")[-2:])).removesuffix(".lance").rpartition("/")
     return TableLocation(uri=uri, schema=schema, table=table)

@@ -19,7 +19,7 @@ import dagster as dg
 
 from lance_dagster._context.steps import AnyContext
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
+from lance_dagster.tables.location import TABLE_KEY, checked_root, remember_options, resolved_options
 from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, known_refs, table_refs
 
 if TYPE_CHECKING:
@@ -87,14 +87,23 @@ class Lake:
 
         return is_chosen(path, self.include, self.exclude)
 
-    def find(self, root: TableRoot, refs: Iterable[TableRef], context: AnyContext | None = None) -> list[LakeTable]:
+    def find(
+        self,
+        root: TableRoot,
+        refs: Iterable[TableRef],
+        context: AnyContext | None = None,
+        *,
+        with_manifest: bool = False,
+    ) -> list[LakeTable]:
         """The chosen tables that are below the root now, in ascending order of their paths.
 
         Args:
             root: The root of the IO manager.
             refs: The assets of tables, whose definitions take precedence over those of the code location.
             context: The context of the run or tick, which has the assets of the code location; or None.
+            with_manifest: Whether the manifest table of a directory namespace is one of them.
         """
+        from lance_core.catalog import MANIFEST_TABLE  # noqa: PLC0415 - code locations load without it
         from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
@@ -102,14 +111,15 @@ class Lake:
         declared_names = {ref.name for ref in declared.values()}
         lake_tables = []
         for table in find_chosen_tables(place.root_uri, self.include, self.exclude, place.options):
-            path = table.path.removesuffix(SUFFIX)
-            uri = below_root(place.root_uri, table.path)
-            ref = declared.get(_canonical(uri))
+            path = table.name
+            if path == MANIFEST_TABLE and not with_manifest:
+                continue
+            ref = declared.get(_canonical(table.uri))
             named = ref or TableRef(
                 key=dg.AssetKey((table.path if path in declared_names else path).split("/")), metadata={}
             )
             lake_tables.append(
-                LakeTable(ref=named, path=path, uri=uri, versions=table.versions, is_declared=ref is not None)
+                LakeTable(ref=named, path=path, uri=table.uri, versions=table.versions, is_declared=ref is not None)
             )
         return lake_tables
 
@@ -252,6 +262,7 @@ def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, Table
     If several assets share a table, an asset that writes rows takes precedence over one that owns columns.
     """
     refs_by_uri: dict[str, TableRef] = {}
+    root = root.with_listing()
     for ref in refs:
         try:
             location = root.locate(ref)

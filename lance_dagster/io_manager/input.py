@@ -29,8 +29,8 @@ from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import partition_filter, plan_reads
 from lance_dagster.op_outputs.store import load_op_output
 from lance_dagster.tables.branch_policy import tag_run_with_branch
-from lance_dagster.tables.location import locate_table
 from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings
 
 
@@ -59,7 +59,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     loading, facts = find_loading(), run_facts(context)
     step = None if facts is None else facts.step
     upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
-    location = locate_table(settings.root_uri, context.asset_key, upstream, default_schema=settings.schema)
+    location = settings.locate(TableRef(key=context.asset_key, metadata=upstream))
     settings = replace(settings, storage_options=location.options(settings.storage_options) or {})
     try:
         requests = plan_reads(context, facts, location, settings, loading, label=label, upstream=upstream)

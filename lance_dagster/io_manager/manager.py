@@ -49,8 +49,9 @@ from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.properties import BLOCKING_CHECKS, INPUT_PREFIX, split_values
 from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import DEFER_TAG, tag_run_with_branch
-from lance_dagster.tables.location import TableLocation, locate_table
+from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.lost_writes import reject_lost_writes
+from lance_dagster.tables.namespaces import declare_location
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import PREFIX, TableSettings
 
@@ -132,6 +133,8 @@ class LanceTableIOManager(dg.IOManager):
         try:
             lance_core.check_names(handler.arrow_schema(obj))
             handler, obj, output = output.without_change_type(handler, obj)
+            if not output.sets_columns:
+                output = replace(output, location=self._declare(output.location))
             output = self._prepare_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
             output = output if outcome is not None else self._open_newest_for_skipped(output)
@@ -248,7 +251,10 @@ class LanceTableIOManager(dg.IOManager):
         return load_input(context, self._settings)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
-        return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
+        return self._settings.locate(TableRef(key=asset_key, metadata=metadata))
+
+    def _declare(self, location: TableLocation) -> TableLocation:
+        return declare_location(location, self._settings.root_uri, self._settings.options)
 
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""

@@ -22,6 +22,7 @@ from lance_dagster.lineage.history import owner_of, owning_commits, writers_of_r
 from lance_dagster.properties import ASSET_KEY, COLUMNS, SLICES, partition_names, properties_of, split_values
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partitions import partition_columns
+from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 _MEMORY: Final = ("memory", "shared-memory")
@@ -210,11 +211,11 @@ def _find_writers_of_partitions(table: lance_core.LanceDataset, asset: str, keys
 
 def _defined_for(output: TableOutput) -> list[dg.AssetKey]:
     """The other assets of the code location that write rows to the table of an output."""
-    keys = []
+    keys, table = [], output.table.with_listing()
     for key, metadata in other_assets(output.context).items():
         if SHARED_KEY not in metadata or TABLE_KEY in metadata:
             continue
-        location = locate_table(output.table.root_uri, key, metadata, default_schema=output.table.schema)
+        location = table.locate(TableRef(key=key, metadata=metadata))
         if location.uri == output.location.uri:
             keys.append(key)
     return sorted(keys)

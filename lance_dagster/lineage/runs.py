@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError
+from lance_core.maintenance import find_tables as find_tables_below
 from lance_dagster.lineage.history import TableVersion, input_record, read_history
 from lance_dagster.properties import ROOT_RUN_ID, split_values
 from lance_dagster.tables.names import RESERVED
@@ -25,14 +26,13 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
     try:
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
     except DatasetNotFoundError:
-        table_names = lance_core.list_tables(root_or_table, storage_options=storage_options)
-        names = [name for name in table_names if not name.startswith(RESERVED)]
-    if not names:
+        tables = find_tables_below(root_or_table, storage_options=storage_options)
+    uris = [table.uri for table in tables if not table.path.startswith(RESERVED)]
+    if not uris:
         raise DatasetNotFoundError(
             f"there is no Lance table at {root_or_table}, and none below it; give the URI of a table or of its root"
         )
-    root = root_or_table.rstrip("/")
-    return [lance_core.dataset(f"{root}/{name}", storage_options=storage_options) for name in names]
+    return [lance_core.dataset(uri, storage_options=storage_options) for uri in uris]
 
 
 class NoSuchRunError(LanceError, LookupError):

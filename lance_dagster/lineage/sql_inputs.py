@@ -19,6 +19,7 @@ from lance_dagster._context.runs import running_step
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.branch_policy import tag_run_with_branch
+from lance_dagster.tables.namespaces import name_below
 from lance_dagster.tables.refs import TableRoot, known_refs, roots_of
 
 if TYPE_CHECKING:
@@ -55,13 +56,10 @@ def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
 
     refs = known_refs(dg.OpExecutionContext.get())
     table_uri = canonical_uri(uri)
-    for root in roots:
+    for root in (root.with_listing() for root in roots):
         for ref in refs:
             with suppress(dg.DagsterInvalidDefinitionError):  # the asset has no table below this root
                 if canonical_uri(root.locate(ref).uri) == table_uri:
                     return ref.name
-    for root in roots:
-        folder = canonical_uri(root.root_uri).rstrip("/") + "/"
-        if table_uri.startswith(folder):
-            return table_uri.removeprefix(folder).removesuffix(".lance")
-    return None
+    names = (name_below(root.root_uri, table_uri, root.options) for root in roots)
+    return next((name for name in names if name is not None), None)

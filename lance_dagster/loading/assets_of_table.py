@@ -43,7 +43,7 @@ def assets_of_table(
     """
     uri = lance_core.canonical_uri(dataset.root_uri)
     defined = {ref.key: ref for ref in known_refs(context)}
-    refs_by_key = {ref.key: ref for ref in named}
+    refs_by_key, root = {ref.key: ref for ref in named}, root.with_listing()
     for key, ref in defined.items():
         if key not in refs_by_key and _located(root, ref) == uri:
             refs_by_key[key] = ref

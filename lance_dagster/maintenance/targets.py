@@ -96,7 +96,8 @@ def choose_targets(
     lake_tables: dict[str, LakeTable] = {}
     if lake is not None:
         lake_tables = {
-            table.ref.name: table for table in lake.find(root, [ref.resolved(context) for ref in refs], context)
+            table.ref.name: table
+            for table in lake.find(root, [ref.resolved(context) for ref in refs], context, with_manifest=True)
         }
     all_refs = [*refs, *(table.ref for name, table in lake_tables.items() if name not in {ref.name for ref in refs})]
     chosen = [

@@ -58,6 +58,8 @@ class TableLocation:
         branch: The branch that the asset stands for, of a table that others write; None for main.
         own_options: Storage options of a table that others write, which replace the IO manager's; None for the IO
             manager's.
+        path: The path relative to the root; None for a table that others write.
+        unlisted_id: The id by which the manifest table of the root should list the table, and does not yet.
     """
 
     uri: str
@@ -65,6 +67,8 @@ class TableLocation:
     table: str
     branch: str | None = None
     own_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    path: str | None = None
+    unlisted_id: str | None = None
 
     def options(self, usual: Mapping[str, str] | None) -> dict[str, str] | None:
         """The storage options by which the table is opened: its own, or else the usual ones."""
@@ -169,7 +173,8 @@ def locate_table(
             branch=_string(metadata, OWN_BRANCH_KEY),
             own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
         )
-    return TableLocation(uri=below_root(root_uri, f"{schema}/{table}.lance"), schema=schema, table=table)
+    path = f"{schema}/{table}.lance"
+    return TableLocation(uri=below_root(root_uri, path), schema=schema, table=table, path=path)
 
 
 def _locate_named(

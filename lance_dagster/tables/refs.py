@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -23,9 +23,11 @@ from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.lost_writes import reject_lost_input
 from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.namespaces import read_listing, resolve_location
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_core.catalog import Listing
 
 MAINTENANCE_KEY: Final = "lance/maintenance"
 """The entry of an asset's metadata that says whether, and by which policy, its table is maintained."""
@@ -92,6 +94,7 @@ class TableRoot:
             None if the resource does not define it.
         max_unindexed_fragments: The most fragments that zone maps on partition columns may leave uncovered; None for no
             zone maps.
+        listing: What the manifest table of the root lists, for locating many tables; None to read it for each.
     """
 
     root_uri: str
@@ -101,6 +104,7 @@ class TableRoot:
     ui_url: str = ""
     max_unindexed_fragments: int | None = 64
     reads_materialized: bool | None = None
+    listing: Listing | None = field(default=None, repr=False, compare=False)
 
     @property
     def options(self) -> dict[str, str] | None:
@@ -108,15 +112,22 @@ class TableRoot:
         return dict(self.storage_options) or None
 
     def locate(self, table: TableLike) -> TableLocation:
-        """The location of a table.
+        """The location of a table, by the manifest table of the root, if it has one.
 
         Raises:
             DagsterInvalidDefinitionError: The table cannot be located: see `locate_table`.
         """
         if isinstance(table, str) and "/" in table:
-            return locate_table(self.root_uri, dg.AssetKey(table.split("/")), {}, default_schema=None)
-        ref = table if isinstance(table, TableRef) else table_ref(table)
-        return locate_table(self.root_uri, ref.key, ref.metadata or {}, default_schema=self.schema)
+            key, metadata, schema = dg.AssetKey(table.split("/")), None, None
+        else:
+            ref = table if isinstance(table, TableRef) else table_ref(table)
+            key, metadata, schema = ref.key, ref.metadata, self.schema
+        location = locate_table(self.root_uri, key, metadata or {}, default_schema=schema)
+        return resolve_location(location, self.root_uri, self.options, self.listing)
+
+    def with_listing(self) -> Self:
+        """This root with what its manifest table lists now, to locate many tables; unlisted ones are in folders."""
+        return replace(self, listing=read_listing(self.root_uri, self.options))
 
     def open(
         self,

@@ -1,0 +1,230 @@
+"""Roots that are directory namespaces: the IO manager, jobs, sensors and checks use the tables that they list."""
+
+import threading
+from pathlib import Path
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core import catalog
+from lance_dagster import (
+    BranchPolicy,
+    LanceMaintenancePolicy,
+    LanceTableResource,
+    build_lance_health_checks,
+    build_maintenance_job,
+    build_maintenance_sensor,
+    lance_external_assets,
+)
+from tests.interop.namespaces import Namespace
+from tests.lance_dagster.lake import QUIET, Lake, errors
+
+_DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+
+
+@dg.asset(key=["shop", "orders"])
+def orders():
+    return pa.table({"a": [1, 2]})
+
+
+@dg.asset(key=["shop", "days"], partitions_def=_DAYS, metadata={"partition_expr": "day"})
+def days(context):
+    return pa.table({"day": [context.partition_key], "a": [1]})
+
+
+@dg.asset(key=["shop", "eu", "sums"], ins={"rows": dg.AssetIn(key=["shop", "orders"])})
+def sums_of_orders(rows: pa.Table):
+    return pa.table({"a": [sum(rows["a"].to_pylist())]})
+
+
+@pytest.fixture
+def spaces(lake):
+    """pylance's namespace of the root of the lake."""
+    made = Namespace(lake.root)
+    made.create("top", 0)
+    return made
+
+
+def location_of(spaces, name):
+    return spaces.call("describe_table", name).location.removeprefix("file://")
+
+
+def test_new_tables_are_declared_under_the_ids_of_their_assets(lake, spaces):
+    result = lake.run(orders, sums_of_orders)
+    for partition in ("mon", "tue"):
+        lake.run(days, partition=partition)
+    assert spaces.walk() == ["shop.days", "shop.eu.sums", "shop.orders", "top"]
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    assert spaces.rows(lance, "shop.eu.sums") == [3]
+    assert spaces.rows(lance, "shop.days") == [1, 1]
+    (event,) = result.asset_materializations_for_node("shop__orders")
+    assert event.metadata["dagster/uri"].value == location_of(spaces, "shop.orders")
+    assert event.metadata["dagster/table_name"].value == "shop.orders"
+    lake.run(orders)
+    assert lance.dataset(location_of(spaces, "shop.orders")).version == 2
+    assert not Path(lake.root, "shop").exists()
+    spaces.call("drop_table", "shop.orders")
+    lake.run(orders)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+
+
+def test_tables_that_pylance_made_are_read_and_written_where_they_are(lake, spaces):
+    spaces.create("shop.orders", 40)
+    spaces.call("declare_table", "shop.eu.sums")
+    lake.run(orders, sums_of_orders, select=[sums_of_orders])
+    assert spaces.rows(lance, "shop.eu.sums") == [40]
+    lake.run(orders)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    assert sorted(path.name[8:] for path in Path(lake.root).iterdir() if "shop" in path.name) == [
+        "_shop$eu$sums", "_shop$orders",
+    ]  # fmt: skip
+
+
+def test_a_table_in_its_folder_stays_there_and_is_listed_by_the_next_write(lake):
+    lake.run(orders)
+    assert not Path(lake.root, "__manifest").exists()
+    spaces = Namespace(lake.root)
+    spaces.create("top", 0)
+    lake.run(orders, sums_of_orders, select=[sums_of_orders])
+    assert spaces.rows(lance, "shop.eu.sums") == [3]
+    assert "orders" not in spaces.tables("shop")
+    lake.run(orders)
+    assert location_of(spaces, "shop.orders") == lake.uri("shop/orders")
+    assert lake.table("shop/orders").version == 2
+
+
+def test_of_two_that_create_a_table_at_once_both_write_one(lake, spaces, monkeypatch):
+    """The other one declares the id, at another location, just before this run does."""
+    declare = catalog.declare
+
+    def late(root, object_id, location, **options):
+        monkeypatch.setattr(catalog, "declare", declare)
+        spaces.create("shop.orders", 9)
+        return declare(root, object_id, location, **options)
+
+    monkeypatch.setattr(catalog, "declare", late)
+    lake.run(orders, write_mode="append")
+    assert spaces.rows(lance, "shop.orders") == [9, 1, 2]
+    assert [table.path for table in lance_core.maintenance.find_tables(lake.root)] == ["shop/orders", "top.lance"]
+
+
+def test_writers_that_declare_an_id_at_once_get_one_location(lake, spaces):
+    begun, locations = threading.Barrier(4), []
+
+    def declare(number):
+        begun.wait(timeout=100)
+        locations.append(catalog.declare(lake.root, "shop$orders", f"{number}_shop$orders"))
+
+    jobs = [threading.Thread(target=declare, args=(number,)) for number in range(4)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert len(locations) == 4
+    assert set(locations) == {spaces.listed()["shop$orders"]}
+
+
+def test_a_table_whose_name_is_a_namespace_s_is_rejected_before_it_is_written(lake, spaces):
+    spaces.call("create_namespace", "shop")
+    spaces.call("create_namespace", "shop.orders")
+    before = sorted(path.name for path in Path(lake.root).iterdir())
+    assert "shop$orders is a namespace" in errors(lake.run(orders, fails=True))
+    assert sorted(path.name for path in Path(lake.root).iterdir()) == before
+
+
+def test_runs_on_a_branch_create_the_table_where_it_is_declared(lake, spaces, monkeypatch):
+    monkeypatch.setenv("LAKE_BRANCH", "dev")
+    lake.run(orders, branching=BranchPolicy.env("LAKE_BRANCH"))
+    assert spaces.rows(lance, "shop.orders") == []
+    table = lance_core.dataset(location_of(spaces, "shop.orders"))
+    assert table.checkout_version(("dev", None)).to_table()["a"].to_pylist() == [1, 2]
+    lake.run(orders, sums_of_orders, select=[sums_of_orders], branching=BranchPolicy.env("LAKE_BRANCH"))
+    assert spaces.walk() == ["shop.eu.sums", "shop.orders", "top"]
+
+
+def test_the_resource_finds_lists_and_declares_tables(lake, spaces):
+    spaces.create("shop.orders", 5)
+    tables = LanceTableResource(root_uri=lake.root)
+    assert tables.tables() == ["shop/orders"]
+    assert tables.open("shop/orders").to_table()["a"].to_pylist() == [5]
+    assert tables.uri("shop/orders") == location_of(spaces, "shop.orders")
+
+    @dg.asset(key=["shop", "own"])
+    def own(tables: LanceTableResource) -> None:
+        lance.write_dataset(pa.table({"a": [6]}), tables.uri(["shop", "own"]))
+        lance.write_dataset(pa.table({"a": [6]}), tables.uri("shop/other"), mode="append")
+
+    lake.run(own, resources={"tables": tables})
+    assert spaces.rows(lance, "shop.own") == [6]
+    assert spaces.tables("shop") == ["orders", "own"]
+    assert tables.open("shop/other").count_rows() == 1
+
+
+def test_jobs_sensors_and_checks_find_them_by_their_ids(lake, spaces):
+    for name in ("shop", "shop.eu", "other"):
+        spaces.call("create_namespace", name)
+    for name in ("shop.items", "shop.eu.orders", "other.t"):
+        for number in range(7):
+            spaces.append(lance, name, number) if number else spaces.create(name, number)
+    lake.run(orders)
+    specs = lance_external_assets(lake.root, known=[orders])
+    assert [spec.key.to_user_string() for spec in specs] == ["other/t", "shop/eu/orders", "shop/items", "top"]
+    uris = {spec.key.to_user_string(): spec.metadata["dagster/uri"] for spec in specs}
+    assert uris["shop/eu/orders"] == location_of(spaces, "shop.eu.orders")
+    checks = build_lance_health_checks(root=lake.root, include="shop/*", exclude="shop/orders")
+    assert {key.asset_key.to_user_string() for check in checks for key in check.check_keys} == {
+        "shop/eu/orders", "shop/items",
+    }  # fmt: skip
+    job = build_maintenance_job(
+        root=True, include="shop/*", policies={"shop/items": False}, policy=LanceMaintenancePolicy(retain_versions=1)
+    )
+    sensor = build_maintenance_sensor(
+        job, root=True, include="shop/*", policies={"shop/items": False}, policy=LanceMaintenancePolicy()
+    )
+    with dg.build_sensor_context(
+        instance=lake.instance, resources={"io_manager": lake.manager()}, repository_def=_repository(lake, job)
+    ) as context:
+        (request,) = sensor(context).run_requests
+    assert "shop/eu/orders" in str(request.run_config)
+    result = job.execute_in_process(resources={"io_manager": lake.manager()}, instance=lake.instance, run_config=QUIET)
+    assert result.success
+    counts = {name: len(lance.dataset(location_of(spaces, name)).get_fragments()) for name in spaces.walk()}
+    assert counts == {"other.t": 7, "shop.eu.orders": 1, "shop.items": 7, "shop.orders": 1, "top": 1}
+    log = lance_core.dataset(f"{lake.root}/_maintenance/log.lance").to_table()
+    assert {*log["table"].to_pylist()} == {"shop/eu/orders", "shop/orders"}
+
+
+def test_the_manifest_table_is_maintained_and_keeps_its_versions(lake, spaces):
+    for number in range(6):
+        catalog.declare(lake.root, f"shop$t{number}", f"t{number}")
+    listed = lance_core.dataset(f"{lake.root}/__manifest")
+    versions = len(listed.versions())
+    job = build_maintenance_job(root=True, policy=LanceMaintenancePolicy(retain_versions=1, cleanup_older_than="1s"))
+    result = job.execute_in_process(resources={"io_manager": lake.manager()}, instance=lake.instance, run_config=QUIET)
+    assert result.success
+    listed.checkout_latest()
+    assert len(listed.get_fragments()) == 1
+    assert len(listed.versions()) == listed.version > versions
+    log = lance_core.dataset(f"{lake.root}/_maintenance/log.lance").to_table()
+    assert set(log["table"].to_pylist()) == {"__manifest", "top"}
+    spaces.create("shop.after", 3)
+    assert "after" in spaces.tables("shop")
+
+
+def test_tables_on_s3(s3):
+    root, options = f"s3://{s3.new_bucket()}/lake", s3.storage_options
+    spaces = Namespace(root, **{f"storage.{name}": value for name, value in options.items()})
+    spaces.create("shop.orders", 40)
+    with dg.DagsterInstance.ephemeral() as instance:
+        lake = Lake(root=root, instance=instance, storage_options=options)
+        lake.run(orders, sums_of_orders, select=[sums_of_orders])
+        lake.run(orders)
+    assert spaces.walk() == ["shop.eu.sums", "shop.orders"]
+    assert (spaces.rows(lance, "shop.eu.sums"), spaces.rows(lance, "shop.orders")) == ([40], [1, 2])
+
+
+def _repository(lake, job):
+    return dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()}).get_repository_def()
