@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("lance_core", "pyspark_lance", "lance_dagster", "example_project", "tests", "docs", "protos", "changes")
+FOLDERS = (
+    "lance_core",
+    "pyspark_lance",
+    "lance_dagster",
+    "example_project",
+    "tests",
+    "docs",
+    "protos",
+    "changes",
+    "registry",
+)
 SUFFIXES = {".py", ".md", ".toml", ".proto", ".yaml"}
 OTHERS = (
     "README.md",
