@@ -205,8 +205,8 @@ def find_created_versions(row_ids: U64Array, origins: Sequence[Fragment], defaul
         origins: Fragments that may have held the rows.
         default: Version of the other rows, which are new.
     """
-    known_ids, known_versions = [], []
-    for origin in origins:
+    result = np.full(len(row_ids), default, np.uint64)
+    for origin in reversed(origins):  # of several fragments that held a row the first one counts
         if origin.row_ids is None:
             continue
         ids = decode_row_ids(origin.row_ids, origin.physical_rows)
@@ -214,14 +214,19 @@ def find_created_versions(row_ids: U64Array, origins: Sequence[Fragment], defaul
             decode_versions(origin.created_at_versions) if origin.created_at_versions else np.ones(len(ids), np.uint64)
         )
         length = min(len(ids), len(versions))
-        known_ids.append(ids[:length])
-        known_versions.append(versions[:length])
-    ids, versions = _concatenate(known_ids), _concatenate(known_versions)
-    result = np.full(len(row_ids), default, np.uint64)
+        positions = _find_ids(ids[:length], row_ids)
+        result[positions >= 0] = versions[positions[positions >= 0]]
+    return result
+
+
+def _find_ids(ids: U64Array, row_ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The position of each row id in the ids of a fragment; -1 for one that it lacks."""
+    if len(ids) and bool((np.diff(ids) == 1).all()):  # a range, as most fragments have it
+        positions = row_ids.astype(np.int64) - np.int64(ids[0])
+        return np.where((positions >= 0) & (positions < len(ids)), positions, -1)
     order = np.argsort(ids, kind="stable")
     positions = find_positions(ids[order], row_ids)
-    result[positions >= 0] = versions[order][positions[positions >= 0]]
-    return result
+    return np.where(positions >= 0, order[positions], -1) if len(ids) else positions
 
 
 def _concatenate(parts: Sequence[U64Array]) -> U64Array:

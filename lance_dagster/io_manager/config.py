@@ -89,11 +89,11 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         default=True, description="Shuffle Spark frames by partition, so that a fragment holds one partition."
     )
     stable_row_ids: bool = Field(
-        default=False,
+        default=True,
         description=(
-            "Create tables with stable row ids, which rows keep when they are updated, so that inputs of changes and "
-            "column writes follow updated rows. An existing table gets them by lance migrate-row-ids, or by "
-            "stable_row_ids of a LanceMaintenancePolicy."
+            "Create tables with stable row ids, which rows keep when they are updated, so that inputs of changes, "
+            "column writes and promotions follow updated rows. An existing table without them gets them by lance "
+            "migrate-row-ids, or by stable_row_ids of a LanceMaintenancePolicy."
         ),
     )
     max_rows_per_file: int | None = Field(default=None, gt=0)

@@ -109,7 +109,7 @@ class OutputSettings:
     empty_output: EmptyOutput = "write"
     out_of_partition: OutOfPartition = "error"
     cluster: bool = True
-    stable_row_ids: bool = False
+    stable_row_ids: bool = True
     on_earlier_attempt: OnEarlierAttempt = "replace"
     merge_on: str | Sequence[str] | Mapping[str, Any] | None = None
     when_matched: WhenMatched = "update"

@@ -21,7 +21,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -392,8 +392,6 @@ def _inverse(
     touched = [key for key in (*added, *changed) if now.get(key) != new[key]]
     if touched:
         raise CannotUndoError(f"fragments {touched} with its rows were changed since")
-    if removed and dataset.has_stable_row_ids:
-        raise CannotUndoError("rows that it removed would get other stable row ids")
     with_deletions = [key for key in removed if old[key].deletion_file is not None]
     if with_deletions:
         raise CannotUndoError(f"fragments {with_deletions}, which it removed, have deletion files, bound to their ids")
@@ -402,5 +400,8 @@ def _inverse(
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
-        new_fragments=[old[key] for key in removed],
+        # Rows come back under their row ids, and as rows that the undo has written: readers of changes see them.
+        new_fragments=[
+            replace(old[key], created_at_version_meta=None, last_updated_at_version_meta=None) for key in removed
+        ],
     )

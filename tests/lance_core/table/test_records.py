@@ -157,6 +157,21 @@ def test_moved_rows_keep_the_version_that_made_them():
     assert find_created_versions(np.array([20, 99, 5], np.uint64), [origin], 9).tolist() == [3, 9, 2]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_versions_of_rows_of_several_fragments_are_those_of_the_first_that_held_them(seed):
+    rng = np.random.default_rng(seed)
+    free, origins, expected = rng.permutation(400).astype(np.uint64) + np.uint64(2**40), [], {}
+    ranges = [np.arange(5, 60, dtype=np.uint64), free[:30], np.arange(50, 90, dtype=np.uint64), free[20:21], free[:0]]
+    for ids in ranges:
+        versions = rng.integers(1, 9, len(ids)).astype(np.uint64)
+        origins.append(
+            fragment(physical_rows=len(ids), row_ids=encode_row_ids(ids), created_at_versions=encode_versions(versions))
+        )
+        expected = dict(zip(ids.tolist(), versions.tolist(), strict=True)) | expected
+    asked = rng.permutation(np.concatenate([*ranges, free[100:120], np.array([0, 4, 90, 2**63], np.uint64)]))
+    assert find_created_versions(asked, origins, 99).tolist() == [expected.get(row, 99) for row in asked.tolist()]
+
+
 # --- deletion vectors
 
 

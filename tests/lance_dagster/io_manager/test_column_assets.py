@@ -258,7 +258,7 @@ def test_a_table_that_is_not_there(lake):
 
 
 def test_retries_replace_the_earlier_attempt(lake):
-    images = images_asset()
+    images = images_asset(**{"lance/stable_row_ids": False})
     lake.run(images, partition="2024-01-01")
     attempts = []
 

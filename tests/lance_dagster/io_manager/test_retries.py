@@ -203,7 +203,7 @@ class TestStepRetry:
                 return frame("a", n=2)
             return pa.concat_tables([frame("a", n=0), frame("a", n=1)])
 
-        manager = FailsAfterCommit(root_uri=lake.root, write_mode="append")
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode="append", stable_row_ids=False)
         result = lake.run(events, resources={"io_manager": manager}, fails=None)
         assert [n for _, n in lake.rows("events")] == rows
         assert result.success is (policy != "replace")
@@ -214,6 +214,19 @@ class TestStepRetry:
             metadata = result.asset_materializations_for_node("events")[0].metadata
             assert metadata["lance/deduplicated"].value is True
             assert metadata["lance/version"].value == 1
+
+    @pytest.mark.parametrize("policy", ["replace", "adopt", "append"])
+    def test_of_rows_that_were_changed_but_have_stable_ids(self, lake, policy):
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": policy})
+        def events(context) -> pa.Table:
+            if context.retry_number:
+                lake.table("events").update({"n": "10"}, where="n = 0")
+                return frame("a", n=2)
+            return pa.concat_tables([frame("a", n=0), frame("a", n=1)])
+
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode="append")
+        assert lake.run(events, resources={"io_manager": manager}).success
+        assert [n for _, n in lake.rows("events")] == [2]
 
     def test_after_its_rows_were_compacted_with_others(self, lake):
         @dg.asset(retry_policy=RETRY)

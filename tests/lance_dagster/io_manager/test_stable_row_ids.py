@@ -30,7 +30,7 @@ def test_a_new_table_has_them(lake, kind, mode):
     module, name = kind.split(".")
     kind = getattr(pytest.importorskip(module), name)
     more = {"lance/merge_on": "id"} if mode == "merge" else {}
-    asset = table_asset(kind, **{"lance/write_mode": mode, **STABLE, **more})
+    asset = table_asset(kind, **{"lance/write_mode": mode, **more})
     lake.run(asset)
     assert lake.table("t").has_stable_row_ids
     if mode in ("overwrite", "append", "merge"):
@@ -39,7 +39,7 @@ def test_a_new_table_has_them(lake, kind, mode):
 
 
 def test_partitions_that_are_replaced_keep_them(lake):
-    asset = table_asset(partitions=DAYS, **STABLE)
+    asset = table_asset(partitions=DAYS)
     for day in ("a", "b", "a"):
         lake.run(asset, partition=day)
     assert lake.table("t").has_stable_row_ids
@@ -48,41 +48,24 @@ def test_partitions_that_are_replaced_keep_them(lake):
 
 def test_a_table_that_a_branch_run_creates_has_them(lake):
     branching = {"branching": BranchPolicy.from_tag(), "tags": {"lance/branch": "b"}}
-    lake.run(table_asset(**STABLE), **branching)
+    lake.run(table_asset(), **branching)
     assert lake.table("t").has_stable_row_ids
     assert lake.table("t").checkout_version(("b", None)).has_stable_row_ids
 
 
-def test_the_setting_is_for_new_tables(lake):
+@pytest.mark.parametrize("metadata", [{}, {"lance/stable_row_ids": False}])
+def test_a_table_without_them_stays_so(lake, metadata):
+    lake.run(table_asset(**metadata), stable_row_ids=bool(metadata))
+    assert not lake.table("t").has_stable_row_ids
     lake.run(table_asset())
     assert not lake.table("t").has_stable_row_ids
-    lake.run(table_asset(), stable_row_ids=True)
-    assert not lake.table("t").has_stable_row_ids
     lance_core.LanceDataset.drop(lake.uri("t"))
-    lake.run(table_asset(), stable_row_ids=True)
+    lake.run(table_asset())
     assert lake.table("t").has_stable_row_ids
-    lance_core.LanceDataset.drop(lake.uri("t"))
-    lake.run(table_asset(**{"lance/stable_row_ids": False}), stable_row_ids=True)
-    assert not lake.table("t").has_stable_row_ids
 
 
 def test_an_asset_whose_table_lacks_them_is_rejected(lake):
-    lake.run(table_asset())
+    lake.run(table_asset(), stable_row_ids=False)
     said = errors(lake.run(table_asset(**STABLE), fails=True))
     assert "was created without stable row ids" in said
     assert lake.table("t").version == 1
-
-
-def test_updates_of_an_input_are_followed(lake):
-    @dg.asset(
-        ins={"t": dg.AssetIn(metadata={"lance/changes": "since_last_run"})},
-        metadata={"lance/write_mode": "merge", "lance/merge_on": "id"},
-    )
-    def copy(t: pa.Table) -> pa.Table:
-        return t
-
-    source = table_asset(**STABLE)
-    lake.run(source, copy)
-    lake.table("t").update({"day": "'c'"}, where="id = 2")
-    lake.run(source, copy, select=["copy"])
-    assert lake.rows("copy") == [(1, "a"), (2, "c")]

@@ -330,10 +330,16 @@ class TestUndo:
         lake.run(parted(("a", 1), ("b", 2)), span=("a", "b"), index_partitions=False)
         run = lake.run(parted(("a", 10)), partition="a", index_partitions=False).run_id
         lake.run(parted(("b", 20), ("c", 30)), span=("b", "c"), index_partitions=False)
+        first, before = lake.table("events").checkout_version(1), lake.table("events").version
         answer("undo", lake.root, "--run", run, "--yes")
         assert lake.rows("events") == [("a", 1), ("b", 20), ("c", 30)]
         found = lance.dataset(lake.uri("events")).to_table().to_pylist()
         assert sorted(tuple(row.values()) for row in found) == [("a", 1), ("b", 20), ("c", 30)]
+        is_back = {"filter": "n = 1", "with_row_id": True}
+        assert lake.table("events").to_table(**is_back)["_rowid"] == first.to_table(**is_back)["_rowid"]
+        for library in (lance_core, lance):  # whoever follows the changes sees the row again
+            changes = library.dataset(lake.uri("events")).delta(begin_version=before, end_version=before + 1)
+            assert changes.get_inserted_rows().read_all()["n"].to_pylist() == [1]
 
     @pytest.mark.parametrize("order", ["cb", "bc"])
     def test_of_several_runs_in_any_order(self, lake, order):

@@ -241,7 +241,7 @@ def test_a_partition_whose_rows_have_all_left(lake):
 
 def test_updates_of_a_table_without_stable_row_ids_name_the_command(lake):
     merged = iter([rows(1, 2), rows(2, 3, n=1), rows(3, n=2)])
-    merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}
+    merge = {"lance/write_mode": "merge", "lance/merge_on": "id", "lance/stable_row_ids": False}
 
     @dg.asset(name="source", metadata=merge)
     def upstream() -> pa.Table:
