@@ -6,6 +6,7 @@ The exit codes: 1 failed, 3 can be repeated, 4 problems found.
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from lance_core.cli.output import CommandOutput
 from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
+from lance_core.store import Namespace
 
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
@@ -33,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def command(
-    name: str, *, versioned: bool = True, argument: str | None = None, program: str = "lance"
+    name: str, *, versioned: bool = True, argument: str | None = None, program: str = "lance", lists: bool = False
 ) -> Callable[[F], click.Command]:
     """Make a function a command on a table, or on a root of tables.
 
@@ -45,16 +47,26 @@ def command(
         versioned: Whether it looks at one version, which can be chosen.
         argument: The name of a URI that the function opens itself; None for a table.
         program: Name of the program, which stands in front of error messages.
+        lists: Whether the function gets the properties of the namespace, whose tables it lists; otherwise a namespace
+            gives the URI and the storage options of the table.
     """
     opens, versioned = argument is None, versioned and argument is None
 
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
-        def wrapped(table: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+        def wrapped(
+            table: str, storage_option: tuple[str, ...], as_json: bool, namespace: str | None, **arguments: Any
+        ) -> None:
             output = CommandOutput(as_json)
             chosen = arguments.pop("at_version", None)
             options = dict(_key_value(item) for item in storage_option)
             try:
+                properties = None if namespace is None else _read_namespace(namespace)
+                if lists:
+                    arguments["namespace"] = properties
+                elif properties is not None:
+                    table, vended = Namespace(properties).describe(table.split("/"))
+                    options |= vended
                 if opens:
                     opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
                     function(opened, output, **arguments)
@@ -75,10 +87,32 @@ def command(
             help="Option of the storage; can be repeated. KEY=@FILE reads the value from a file, so that no list of "
             "processes shows it; KEY=@@... is for a value that begins with @.",
         )(final)
+        final = click.option(
+            "--namespace",
+            metavar="FILE_OR_JSON",
+            help='Properties of a namespace, as JSON: {"impl": "rest", "uri": ...}. A table is then named by its id, '
+            "such as shop/orders.",
+        )(final)
         final = click.argument("table", metavar=argument)(final)
         return click.command(name)(final)
 
     return decorate
+
+
+def _read_namespace(file_or_json: str) -> dict[str, Any]:
+    """The properties of a namespace.
+
+    Raises:
+        BadParameter: The properties cannot be read; the message does not repeat them, as they may be secret.
+    """
+    try:
+        is_json = file_or_json.lstrip().startswith("{")
+        properties = json.loads(file_or_json if is_json else Path(file_or_json).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"cannot be read as JSON: {type(error).__name__}", param_hint="--namespace") from None
+    if not isinstance(properties, dict):
+        raise click.BadParameter('must be an object such as {"impl": "rest", "uri": ...}', param_hint="--namespace")
+    return properties
 
 
 def parse_version(version: str) -> int | str:

@@ -47,7 +47,7 @@ def _field_options(record: type) -> Callable[[F], F]:
     return decorate
 
 
-@command("maintain", argument="URI_OR_ROOT")
+@command("maintain", argument="URI_OR_ROOT", lists=True)
 @click.option("--policy", "file", type=click.Path(dir_okay=False), help="JSON or YAML: fields, `policies` by folder.")
 @click.option("--include", multiple=True, metavar="GLOB", help="Only tables such as 'nyc/*'; can be repeated.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Tables to leave out; can be repeated.")
@@ -61,12 +61,14 @@ def maintain_command(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     dry_run: bool | None,
+    namespace: Mapping[str, str] | None,
     **arguments: Any,
 ) -> None:
     """Compact, index and clean tables by a policy.
 
     It does all that is due for a table, or for those below a root. The exit code is 1 if one failed; the rest goes
-    on. Runs on a root append their results to the table _maintenance/log.lance below it.
+    on. Runs on a root append their results to the table _maintenance/log.lance below it. With --namespace, the tables
+    of the namespace are maintained, and the root has that table alone.
     """
     options = {name: value for name, value in arguments.items() if value is not None}
     budget = MaintenanceBudget(**{name: options.pop(name) for name in MaintenanceBudget.__slots__ if name in options})
@@ -75,10 +77,13 @@ def maintain_command(
     policies, changes = ({}, options) if file is None else _read_policy(Path(file))
     policy = change_policy(MaintenancePolicy(), changes, where=file or "options") or MaintenancePolicy()
     limits: dict[str, Any] = {"budget": budget, "dry_run": bool(dry_run)}
-    lake = {"include": include, "exclude": exclude, "policies": policies}
+    lake: dict[str, Any] = {"include": include, "exclude": exclude, "policies": policies}
     failure = None
     try:
-        reports = _maintain(uri, storage_options, policy, limits, lake)
+        if namespace is not None:
+            reports = maintain_lake(uri, policy, storage_options=storage_options, namespace=namespace, **limits, **lake)
+        else:
+            reports = _maintain(uri, storage_options, policy, limits, lake)
     except MaintenanceFailedError as error:
         reports, failure = list(error.reports), error
     output.rows([_describe(report) for report in reports], _COLUMNS)

@@ -37,7 +37,7 @@ from lance_core.dataset.reading import ReadingVerbs
 from lance_core.dataset.refs import RefVerbs
 from lance_core.dataset.rows import RowVerbs
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.store import CommitLock, StorageOptions, open_store
+from lance_core.store import CommitLock, Namespace, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, Session, TableTarget, resolve_target
@@ -171,7 +171,7 @@ class LanceDataset(
 
 @checked
 def dataset(
-    uri: str | PathLike[str],
+    uri: str | PathLike[str] | None = None,
     version: Reference = None,
     asof: Timestamp | None = None,
     *,
@@ -183,12 +183,14 @@ def dataset(
     index_cache_size_bytes: int | None = None,
     read_params: Mapping[str, Any] | None = None,
     session: Session | None = None,
+    namespace_client: Any = None,
+    table_id: Sequence[str] | None = None,
     **unsupported: Any,
 ) -> LanceDataset:
     """Open a dataset.
 
     Args:
-        uri: The dataset's root: a path, or a URI such as `s3://bucket/path`.
+        uri: The dataset's root: a path, or a URI such as `s3://bucket/path`; None with `table_id`.
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
@@ -204,6 +206,9 @@ def dataset(
             index is read with its page, and pages are always checked.
         session: The `session()` of another handle, whose caches this handle shares; the sizes are then those of the
             session.
+        namespace_client: The namespace that gives the location and storage options of `table_id`: a client, such as
+            `lance_namespace.connect` returns, or properties such as `{"impl": "rest", "uri": "https://..."}`.
+        table_id: The parts of the table's id, such as `["shop", "orders"]`.
         **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Raises:
@@ -233,6 +238,8 @@ def dataset(
     shared_session = session if session is not None else Session(index_cache_size_bytes, metadata_cache_size_bytes)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
+    if uri is None or table_id is not None or namespace_client is not None:
+        uri, storage_options = _locate(uri, namespace_client, table_id, storage_options)
     manifest = _load_numbered(uri, storage_options, version)
     opened = LanceDataset(
         uri,
@@ -247,6 +254,29 @@ def dataset(
     if asof is not None:
         return opened.checkout_version(opened.version_as_of(asof))
     return opened if version is None else opened.checkout_version(version)
+
+
+def _locate(
+    uri: object,
+    source: Any,
+    table_id: Sequence[str] | None,
+    storage_options: Mapping[str, str] | None,
+    *,
+    declares: bool = False,
+) -> tuple[str, dict[str, str]]:
+    """The location and the storage options of a table of a namespace.
+
+    Raises:
+        InvalidInputError: The namespace or the id is missing, or there is a URI as well.
+    """
+    if uri is not None or source is None or not table_id or isinstance(table_id, str):
+        raise InvalidInputError(
+            "a dataset is named by its uri alone, or by namespace_client and table_id, which is a list such as "
+            "['shop', 'orders']"
+        )
+    namespace = Namespace(source)
+    location, options = namespace.declare(table_id) if declares else namespace.describe(table_id)
+    return location, {**(storage_options or {}), **options}
 
 
 def _check_read_params(params: Mapping[str, Any] | None) -> None:
@@ -269,7 +299,7 @@ def _load_numbered(
 @checked
 def write_dataset(
     data_obj: ReaderLike,
-    uri: str | PathLike[str] | Handle,
+    uri: str | PathLike[str] | Handle | None = None,
     schema: pa.Schema | None = None,
     mode: str | None = "create",
     *,
@@ -290,13 +320,15 @@ def write_dataset(
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
     allow_external_blob_outside_bases: bool = False,
+    namespace_client: Any = None,
+    table_id: Sequence[str] | None = None,
     **unsupported: Any,
 ) -> LanceDataset:
     """Write rows to a dataset, in one version.
 
     Args:
         data_obj: A table, batch, reader, frame, dataset, or an iterable of batches with `schema`.
-        uri: The dataset's root, or a dataset, whose version the write is then based on.
+        uri: The dataset's root, or a dataset, whose version the write is then based on; None with `table_id`.
         schema: Schema of the rows; needed only for an iterable of batches.
         mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
         max_rows_per_file: Rows after which a new fragment is begun; None for the default.
@@ -322,6 +354,8 @@ def write_dataset(
             it.
         allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
             datasets.
+        namespace_client: The namespace that gives the location and storage options of `table_id`, as in `dataset`.
+        table_id: The parts of the table's id; a missing table is declared.
         **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Returns:
@@ -340,6 +374,8 @@ def write_dataset(
     """
     options = WriteOptions.of(mode, locals())
     reject("write_dataset", unsupported)
+    if uri is None or table_id is not None or namespace_client is not None:
+        uri, storage_options = _locate(uri, namespace_client, table_id, storage_options, declares=True)
     target = resolve_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         target, options = _with_attempt(target, options)

@@ -28,6 +28,7 @@ from lance_core.store.durable import (
     sync_names,
 )
 from lance_core.store.external import ExternallyCommittedStore, ExternalManifests, find_manifest_table
+from lance_core.store.namespace import Namespace
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import (
     canonical_uri,
@@ -48,6 +49,7 @@ __all__ = [
     "CommitLock",
     "ExternalManifests",
     "ExternallyCommittedStore",
+    "Namespace",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",

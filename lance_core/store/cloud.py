@@ -53,6 +53,7 @@ from lance_core.store.base import (
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.conditions import prove_conditional_puts
+from lance_core.store.namespace import current_options
 from lance_core.store.options import OWN_OPTIONS, StorageOptions, parse_seconds
 from lance_core.threads import SharedPool
 
@@ -100,14 +101,15 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
 
     @property
     def _client(self) -> Any:
-        key = (os.getpid(), self._bucket, self.options)
+        options = current_options(self.options)
+        key = (os.getpid(), self._bucket, options)
         if key not in _clients:
             if any(process != key[0] for process, _, _ in _clients):
                 raise UnsupportedError(
                     f"{self.root}: this process was forked from one that had used {self._bucket}, and the library that "
                     "makes the requests cannot be used after a fork; start processes by 'spawn' or 'forkserver'"
                 )
-            _clients[key] = _make_client(self._bucket, self._service, self.options)
+            _clients[key] = _make_client(self._bucket, self._service, options)
         return _clients[key]
 
     def get(self, key: str) -> BytesLike:

@@ -42,10 +42,14 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "dynamodb_endpoint": (),
     "base_path_schemes": (),
     "manifest_store": (),
+    "namespace_table": (),
 }
 """Each canonical S3 option with its other accepted spellings."""
 
-OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
+NAMESPACE_TABLE = "namespace_table"
+"""The option by which a table's options are renewed (`store.namespace`)."""
+
+OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store", NAMESPACE_TABLE)
 """Options of this library, which are not passed to the file systems of other libraries."""
 
 OTHER_CLOUDS = ("azure_", "google_")

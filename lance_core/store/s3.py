@@ -145,7 +145,7 @@ class S3Store(LinklessStore):
     def open_writer(self, key: str, *, durable: bool = True) -> S3Writer:
         """Start an upload that becomes the object when closed; S3 is always durable."""
         del durable
-        return S3Writer(self._client, self._bucket, self._full_name(key), self.options)
+        return S3Writer(self._bucket, self._full_name(key), self.options)
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
@@ -299,7 +299,6 @@ class S3Writer(ObjectWriter):
     """An upload; a small object is one PUT, and a large object is sent in parts while the next parts are filled.
 
     Args:
-        client: The process's client.
         bucket: The bucket.
         name: Full name of the object.
         options: The options of the store; the server can copy objects from stores with the same options.
@@ -307,8 +306,7 @@ class S3Writer(ObjectWriter):
 
     least_copy_bytes = LEAST_PART_BYTES
 
-    def __init__(self, client: S3Client, bucket: str, name: str, options: StorageOptions) -> None:
-        self._client = client
+    def __init__(self, bucket: str, name: str, options: StorageOptions) -> None:
         self._options = options
         self._place: dict[str, Any] = {"Bucket": bucket, "Key": name}
         self._chunks: list[bytes] = []
@@ -319,6 +317,10 @@ class S3Writer(ObjectWriter):
         self._copies: list[Any] = []
         self._heads: dict[str, asyncio.Task[Any]] = {}
         self._open = True
+
+    @property
+    def _client(self) -> S3Client:
+        return s3_client(self._options)
 
     def write(self, data: ReadableBuffer) -> None:
         """Append bytes."""

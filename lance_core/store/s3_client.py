@@ -36,6 +36,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from lance_core.retry import backoff
+from lance_core.store.namespace import current_options
 from lance_core.store.options import StorageOptions, parse_seconds
 from lance_core.threads import ThreadPool
 
@@ -62,6 +63,7 @@ _lock = threading.Lock()
 
 def s3_client(options: StorageOptions) -> S3Client:
     """Return this process's client for some options; a forked child creates its own."""
+    options = current_options(options)
     key = (os.getpid(), options)
     client = _clients.get(key)
     if client is None:

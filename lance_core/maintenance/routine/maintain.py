@@ -23,7 +23,7 @@ from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
 from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.inspect.tables import FoundTable, find_with_manifest
+from lance_core.verbs.inspect.tables import FoundTable, find_tables, find_with_manifest
 
 _logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ def maintain_lake(
     dry_run: bool = False,
     rewriter: Rewriter | None = None,
     storage_options: Mapping[str, str] | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> list[MaintenanceReport]:
     """Do all that is due for the tables below a root; a table that fails does not stop the others.
 
@@ -114,6 +115,8 @@ def maintain_lake(
         dry_run: Whether to report only what would be done.
         rewriter: Runs compaction tasks; None for `pool_rewriter(policy.max_parallel_tasks)`.
         storage_options: Credentials and options of the storage, under object_store's names.
+        namespace: Properties of a namespace of others, such as `{"impl": "rest", "uri": "https://..."}`, whose tables
+            are maintained in place of those below the root; the root has the log alone.
 
     Returns:
         One report per table, by its path without ".lance"; none of tables that are not maintained.
@@ -135,7 +138,7 @@ def maintain_lake(
     by_path = {name.strip("/").removesuffix(SUFFIX): changes for name, changes in (policies or {}).items()}
     for name, changes in by_path.items():
         change_policy(chosen, changes, where=f"policies[{name!r}]")
-    tables = {table.name: table for table in find_chosen_tables(root, include, exclude, storage_options)}
+    tables = {table.name: table for table in find_chosen_tables(root, include, exclude, storage_options, namespace)}
     warn_of_idle_choices(_logger, by_path, include, tables)
     reports = []
     for path, table in tables.items():
@@ -147,7 +150,10 @@ def maintain_lake(
             table_policy = _override_dry_run(table_policy, dry_run=chosen.dry_run)
             reports.append(_survey_listed_table(table, table_policy))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
-    reports = [_maintain_surveyed(report, _opener(report, storage_options), rewriter) for report in reports]
+    reports = [
+        _maintain_surveyed(report, _opener(report, tables[report.plan.table].storage_options), rewriter)
+        for report in reports
+    ]
     run_id, unlogged = uuid.uuid4().hex, None
     try:
         append_log(root, reports, chosen, run_id=run_id, job="maintain_lake", storage_options=storage_options)
@@ -226,7 +232,11 @@ def _read_put_off(root: str, storage_options: Mapping[str, str] | None, budget: 
 
 
 def find_chosen_tables(
-    root: str, include: Sequence[str], exclude: Sequence[str], storage_options: Mapping[str, str] | None
+    root: str,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    storage_options: Mapping[str, str] | None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> list[FoundTable]:
     """The tables below a root that globs choose, each once, without reserved folders, by their paths.
 
@@ -237,8 +247,12 @@ def find_chosen_tables(
         include: Globs over paths below the root; all tables if there are none.
         exclude: Globs of tables to leave out.
         storage_options: The options by which the root is reached.
+        namespace: Properties of a namespace, whose tables are chosen in place of those below the root.
     """
-    tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
+    if namespace is not None:
+        tables = find_tables(storage_options=storage_options, namespace=namespace)
+    else:
+        tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
     return [
         table for table in tables if not table.path.startswith(_RESERVED) and is_chosen(table.path, include, exclude)
     ]

@@ -17,11 +17,11 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 from lance_core.arguments import checked
-from lance_core.errors import InvalidInputError
-from lance_core.store import ObjectStore, StorageOptions, escaped_path, open_store, uri_below
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.store import Namespace, ObjectStore, StorageOptions, escaped_path, open_store, uri_below
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 from lance_core.verbs.inspect.listing import (
@@ -106,25 +106,56 @@ def list_tables(
 
 
 @checked
-def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[FoundTable]:
+def find_tables(
+    root_uri: str | PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    namespace: Mapping[str, Any] | None = None,
+) -> list[FoundTable]:
     """Find the tables below a root as `list_tables` does, with their URIs, and the versions where the listing has them.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
         storage_options: Credentials and options of the storage, under object_store's names.
+        namespace: Properties of a namespace of others, such as `{"impl": "rest", "uri": "https://..."}`, whose tables
+            are found in place of those below a root, by the parts of their ids.
 
     Returns:
         The tables in ascending order of their paths; empty if the root does not exist.
 
     Raises:
-        InvalidInputError: The root is a local file.
+        InvalidInputError: The root is a local file, or there is neither a root nor a namespace.
+        StoreError: The namespace did not answer.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
         >>> [one.path for one in maintenance.find_tables("lake")]
         ['public/t.lance']
     """
+    if namespace is not None:
+        return _find_in_namespace(Namespace(namespace), storage_options)
+    if root_uri is None:
+        raise InvalidInputError("find_tables needs the root_uri of a folder, or the properties of a namespace")
     return [table for table in find_with_manifest(root_uri, storage_options) if not _is_manifest(table)]
+
+
+def _find_in_namespace(namespace: Namespace, storage_options: Mapping[str, str] | None) -> list[FoundTable]:
+    """The tables of a namespace of others that have a version; those that it cannot open are left out, and logged."""
+    tables = []
+    for table_id in namespace.list_ids():
+        try:
+            location, vended = namespace.describe(table_id)
+        except DatasetNotFoundError:  # dropped meanwhile
+            continue
+        except UnsupportedError as error:
+            _logger.warning("%s is left out: %s", ".".join(table_id), error)
+            continue
+        options = {**(storage_options or {}), **vended} or None
+        if any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
+            object_id = DELIMITER.join(table_id)
+            table = FoundTable(path="/".join(table_id), uri=location, object_id=object_id, storage_options=options)
+            tables.append(table)
+    return sorted(tables, key=lambda table: table.path)
 
 
 def find_with_manifest(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> list[FoundTable]:

@@ -92,9 +92,7 @@ class TestWriteDataset:
         assert (dataset.version, dataset.count_rows()) == (3, 10)
         assert lance.dataset(dataset.uri).to_table() == table
 
-    @pytest.mark.parametrize(
-        "argument", ["max_page_bytes", "session", "data_cache_bytes", "namespace_client", "base_store_params"]
-    )
+    @pytest.mark.parametrize("argument", ["max_page_bytes", "session", "data_cache_bytes", "base_store_params"])
     def test_what_is_not_offered_is_rejected(self, table, tmp_path, argument):
         with pytest.raises(UnsupportedError, match=argument):
             lance_core.write_dataset(table, tmp_path / "t", **{argument: {"x": 1}})

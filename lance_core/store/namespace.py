@@ -1,0 +1,278 @@
+"""Namespaces of others: services that give the location and the storage options of a table by its id.
+
+    {"impl": "rest", "uri": "https://...", "header.x-api-key": ...}     a service, by its client library alone
+    {"impl": "glue", ...}                                               an implementation that lance_namespace knows
+
+Options that end, as vended credentials do, have the storage option `namespace_table`, a string by which each store that
+is opened with them asks for the next ones, in every process. Commits are made by the store, never by the service.
+"""
+
+from __future__ import annotations
+
+# The clients are optional extras.
+# ruff: noqa: PLC0415
+import json
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    LanceError,
+    StoreError,
+    UnsupportedError,
+)
+from lance_core.store.options import NAMESPACE_TABLE, StorageOptions
+
+_logger = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 60.0
+_RENEW_BEFORE_MS: Final = 60_000
+"""How long before their end options are renewed, unless the namespace says it (`refresh_offset_millis`)."""
+_NOT_FOUND: Final = (1, 4)
+"""The codes of the specification for a namespace and a table that do not exist."""
+_EXISTS: Final = (2, 5)
+_MODELS: Final = "lance_namespace_urllib3_client.models"
+_TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": "ssl_ca_cert"}
+
+_clients: dict[str, Any] = {}
+"""Clients that callers of this process gave, by the token that options have in their place."""
+_vended: dict[str, tuple[dict[str, str], int, int]] = {}
+"""Options by reference, with the times in milliseconds at which they are renewed, and end."""
+_lock = threading.Lock()
+
+
+class Namespace:
+    """A namespace of others.
+
+    Args:
+        source: Its properties, `impl` and those of the implementation; or a client with the methods of
+            `lance_namespace.LanceNamespace`.
+
+    Raises:
+        InvalidInputError: The properties are incomplete.
+        UnsupportedError: A library is not installed.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._key: dict[str, Any]
+        if isinstance(source, Mapping):
+            properties = {str(name): str(value) for name, value in source.items()}
+            self._key, self._client = {"namespace": properties}, _connect(json.dumps(properties, sort_keys=True))
+            self._label = f"the namespace {properties['impl']}"
+        else:
+            token = next((name for name, client in _clients.items() if client is source), uuid.uuid4().hex)
+            _clients[token] = source
+            self._key, self._client, self._label = {"client": token}, source, f"the namespace {type(source).__name__}"
+
+    def list_ids(self, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        """Yield the ids of all tables, in nested namespaces too; some may be declared without a version."""
+        for name in self._list("list_tables", "ListTablesRequest", "tables", above):
+            yield (*above, name)
+        for name in self._list("list_namespaces", "ListNamespacesRequest", "namespaces", above):
+            yield from self.list_ids((*above, name))
+
+    def describe(self, table_id: Sequence[str]) -> tuple[str, dict[str, str]]:
+        """The location and the storage options of a table.
+
+        Raises:
+            DatasetNotFoundError: The namespace has no such table.
+            UnsupportedError: The namespace keeps the versions of the table itself.
+            StoreError: The namespace did not answer.
+        """
+        return self._place(table_id, self._call("describe_table", "DescribeTableRequest", table_id))
+
+    def declare(self, table_id: Sequence[str]) -> tuple[str, dict[str, str]]:
+        """The location and the storage options of a table, which is declared, with its namespaces, if it is missing.
+
+        Raises:
+            UnsupportedError: The namespace keeps the versions of the table itself.
+            StoreError: The namespace did not answer.
+        """
+        try:
+            return self.describe(table_id)
+        except DatasetNotFoundError:
+            pass
+        for depth in range(1, len(table_id)):
+            self._unless_exists("create_namespace", "CreateNamespaceRequest", table_id[:depth])
+        self._unless_exists("declare_table", "DeclareTableRequest", table_id)
+        return self.describe(table_id)  # of two that declare it at once, both get the location of one
+
+    def _unless_exists(self, verb: str, request: str, object_id: Sequence[str]) -> None:
+        try:
+            self._call(verb, request, object_id)
+        except DatasetExistsError:
+            return
+
+    def _list(self, verb: str, request: str, field: str, above: tuple[str, ...]) -> Iterator[str]:
+        token = None
+        while True:
+            page = self._call(verb, request, above, page_token=token)
+            yield from getattr(page, field)
+            token = page.page_token
+            if not token:
+                return
+
+    def _place(self, table_id: Sequence[str], response: Any) -> tuple[str, dict[str, str]]:
+        name = ".".join(table_id)
+        if response.managed_versioning:
+            raise UnsupportedError(
+                f"{self._label} keeps the versions of {name} itself, and this package commits to the storage: switch "
+                "managed versioning off there"
+            )
+        if not response.location:
+            raise StoreError(f"{self._label} gives no location of {name}: it must answer describe_table with one")
+        options = dict(response.storage_options or {})
+        end, before = options.pop("expires_at_millis", None), options.pop("refresh_offset_millis", _RENEW_BEFORE_MS)
+        if end is not None:
+            reference = json.dumps({**self._key, "id": list(table_id)}, sort_keys=True)
+            with _lock:
+                _vended[reference] = options, int(end) - int(before), int(end)
+            options = {**options, NAMESPACE_TABLE: reference}
+        return str(response.location), options
+
+    def _call(self, verb: str, request: str, object_id: Sequence[str], **arguments: Any) -> Any:
+        """The response of the namespace.
+
+        Raises:
+            DatasetNotFoundError: The namespace has no such table or namespace.
+            DatasetExistsError: The namespace already has the table or namespace.
+            StoreError: The namespace did not answer, or with another error.
+        """
+        from importlib import import_module
+
+        make = getattr(import_module(_MODELS), request)
+        try:
+            return getattr(self._client, verb)(make(id=list(object_id), **arguments))
+        except Exception as error:
+            code, name = _code_of(error), ".".join(object_id) or "its root"
+            if code in _NOT_FOUND:
+                raise DatasetNotFoundError(f"{self._label} has no {name}: create it there first") from error
+            if code in _EXISTS:
+                raise DatasetExistsError(f"{self._label} already has {name}") from error
+            reason = getattr(error, "reason", None) or error
+            raise StoreError(
+                f"{self._label} did not answer {verb} of {name}: {type(error).__name__}: {reason}; check that the "
+                "service runs, its properties and what they permit"
+            ) from error
+
+
+class _RestClient:
+    """The methods of `LanceNamespace` that are needed here, by requests to a service."""
+
+    def __init__(self, uri: str, delimiter: str = "$", **properties: str) -> None:
+        try:
+            from lance_namespace_urllib3_client.api.namespace_api import NamespaceApi
+            from lance_namespace_urllib3_client.api.table_api import TableApi
+            from lance_namespace_urllib3_client.api_client import ApiClient
+            from lance_namespace_urllib3_client.configuration import Configuration
+        except ImportError as error:
+            raise UnsupportedError("a REST namespace needs its client: pip install 'lance-dagster[rest]'") from error
+        configuration, headers = Configuration(host=uri.rstrip("/"), retries=3), {}
+        for name, value in properties.items():
+            kind, _, key = name.partition(".")
+            if kind == "tls" and key in _TLS:
+                setattr(configuration, _TLS[key], value)
+            elif kind in ("header", "headers") and key:
+                headers[key] = value
+            else:
+                raise InvalidInputError(
+                    f"namespace: {name!r} is no property of impl rest; there are uri, delimiter, header.<name>, "
+                    f"{', '.join(f'tls.{key}' for key in _TLS)}"
+                )
+        client = ApiClient(configuration)
+        for key, value in headers.items():
+            client.default_headers[key] = value
+        self._namespaces, self._tables, self._delimiter = NamespaceApi(client), TableApi(client), delimiter
+
+    def _arguments(self, request: Any) -> dict[str, Any]:
+        object_id = self._delimiter.join(request.id or []) or self._delimiter
+        return {"id": object_id, "delimiter": self._delimiter, "_request_timeout": _TIMEOUT_S}
+
+    def list_tables(self, request: Any) -> Any:
+        return self._namespaces.list_tables(page_token=request.page_token, **self._arguments(request))
+
+    def list_namespaces(self, request: Any) -> Any:
+        return self._namespaces.list_namespaces(page_token=request.page_token, **self._arguments(request))
+
+    def describe_table(self, request: Any) -> Any:
+        return self._tables.describe_table(describe_table_request=request, **self._arguments(request))
+
+    def declare_table(self, request: Any) -> Any:
+        return self._tables.declare_table(declare_table_request=request, **self._arguments(request))
+
+    def create_namespace(self, request: Any) -> Any:
+        return self._namespaces.create_namespace(create_namespace_request=request, **self._arguments(request))
+
+
+def current_options(options: StorageOptions) -> StorageOptions:
+    """The options as they are valid now: vended ones are renewed shortly before they end.
+
+    Raises:
+        StoreError: The options have ended, and the namespace gives no others.
+    """
+    reference = options.get(NAMESPACE_TABLE)
+    if reference is None:
+        return options
+    source, now = json.loads(reference), time.time() * 1000
+    if "client" in source and source["client"] not in _clients:
+        return options  # those of the process that had the client
+    fresh, renew_at, end = _vended.get(reference, ({}, 0, math.inf))  # of another process, whose end is not known
+    if now >= renew_at:
+        client = _clients[source["client"]] if "client" in source else source["namespace"]
+        try:
+            Namespace(client).describe(source["id"])
+        except LanceError as error:
+            if now >= end:
+                raise StoreError(
+                    f"the storage options of {'.'.join(source['id'])} have ended, and were not renewed: {error}"
+                ) from error
+            _logger.warning("the storage options of %s are not renewed yet: %s", ".".join(source["id"]), error)
+        fresh = _vended[reference][0] if reference in _vended else fresh
+    return StorageOptions({**options, **fresh})
+
+
+@lru_cache(maxsize=64)
+def _connect(properties_as_json: str) -> Any:
+    properties = json.loads(properties_as_json)
+    impl = properties.pop("impl", None)
+    if not impl or (impl == "rest" and not properties.get("uri")):
+        raise InvalidInputError(
+            'a namespace has properties such as {"impl": "rest", "uri": "https://..."}: '
+            f"{'uri' if impl else 'impl'} is missing"
+        )
+    if impl == "rest":
+        return _RestClient(**properties)
+    try:
+        import lance_namespace
+    except ImportError as error:
+        raise UnsupportedError(
+            f"a namespace of impl {impl} needs further libraries: pip install 'lance-dagster[namespace]'"
+        ) from error
+    try:
+        return lance_namespace.connect(impl, properties)
+    except ValueError as error:
+        reason = str(error)
+        for value in properties.values():
+            reason = reason.replace(value, "***") if value else reason
+        raise InvalidInputError(f"the namespace {impl} cannot be opened: {reason}") from None
+
+
+def _code_of(error: Exception) -> int | None:
+    """The code of the specification in an error of a client; None if it has none."""
+    code = getattr(error, "code", None)
+    body = getattr(error, "body", None)
+    if code is None and isinstance(body, str):
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            return None
+        code = answer.get("code") if isinstance(answer, dict) else None
+    return None if code is None else int(getattr(code, "value", code))

@@ -1,0 +1,230 @@
+"""Namespaces of others: tables are opened, written and listed by ids that pylance's REST adapter and clients know."""
+
+import json
+import pickle
+import time
+
+import lance
+import lance_namespace
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from lance.namespace import RestAdapter
+
+import lance_core
+from lance_core import maintenance
+from lance_core.cli.app import cli
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    StoreError,
+    UnsupportedError,
+)
+from lance_core.store import namespace as vending
+from tests.interop.namespaces import Namespace
+
+ROWS = pa.table({"a": [1]})
+
+
+@pytest.fixture
+def spaces(tmp_path):
+    made = Namespace(str(tmp_path / "lake"))
+    for name in ("shop", "shop.eu"):
+        made.call("create_namespace", name)
+    made.create("shop.orders", 7)
+    return made
+
+
+@pytest.fixture
+def service(spaces):
+    """The properties of a REST namespace on loopback, in front of the directory namespace."""
+    with RestAdapter("dir", {"root": spaces.root}, port=0) as adapter:
+        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+
+
+def connect(properties):
+    return lance_namespace.connect(properties["impl"], {"uri": properties["uri"]})
+
+
+@pytest.mark.parametrize("client", [dict, connect], ids=["our client", "pylance's client"])
+def test_tables_are_opened_and_written_by_their_ids(service, spaces, client):
+    named = {"namespace_client": client(service), "table_id": ["shop", "orders"]}
+    assert lance_core.dataset(**named).to_table()["a"].to_pylist() == [7]
+    lance_core.write_dataset(ROWS, mode="append", **named)
+    assert spaces.rows(lance, "shop.orders") == [7, 1]
+    with pytest.raises(DatasetExistsError):
+        lance_core.write_dataset(ROWS, **named)
+    new = {**named, "table_id": ["shop", "us", "new"]}
+    lance_core.write_dataset(ROWS, **new)
+    assert spaces.rows(lance, "shop.us.new") == [1]
+    theirs = lance.dataset(namespace_client=connect(service), table_id=["shop", "us", "new"])
+    assert theirs.to_table() == lance_core.dataset(**new).to_table()
+
+
+def test_a_directory_namespace_is_a_client_as_well(spaces):
+    named = {"namespace_client": spaces.inner, "table_id": ["shop", "eu", "new"]}
+    lance_core.write_dataset(ROWS, mode="overwrite", **named)
+    assert lance_core.dataset(**named, version=1).count_rows() == 1
+    impl = {"impl": "dir", "root": spaces.root}
+    assert lance_core.dataset(namespace_client=impl, table_id=["shop", "eu", "new"]).count_rows() == 1
+
+
+def test_all_ids_are_listed_page_by_page(service, spaces, monkeypatch):
+    for number in range(5):
+        spaces.create(f"shop.eu.t{number}", number)
+    expected = [tuple(name.split(".")) for name in spaces.walk()]
+    source = vending.Namespace(service)
+    client = source._client
+    arguments = type(client)._arguments
+    monkeypatch.setattr(type(client), "_arguments", lambda self, request: arguments(self, request) | _limit(request))
+    assert sorted(source.list_ids()) == sorted(expected)
+
+
+def _limit(request):
+    return {"limit": 2} if hasattr(request, "page_token") else {}
+
+
+def test_a_lake_is_listed_and_maintained_by_the_ids_of_a_service(service, spaces, tmp_path):
+    spaces.call("declare_table", "shop.later")
+    spaces.create("shop.eu.orders", 0)
+    for number in range(6):
+        spaces.append(lance, "shop.eu.orders", number)
+    found = maintenance.find_tables(namespace=service)
+    assert [table.path for table in found] == ["shop/eu/orders", "shop/orders"]
+    assert lance_core.dataset(found[1].uri, storage_options=found[1].storage_options).count_rows() == 1
+    ops = str(tmp_path / "ops")
+    reports = maintenance.maintain_lake(ops, policies={"shop/orders": False}, namespace=service)
+    assert [(report.plan.table, report.done["fragments_removed"]) for report in reports] == [("shop/eu/orders", 7)]
+    assert lance_core.list_tables(ops) == ["_maintenance/log.lance"]
+    with pytest.raises(InvalidInputError, match="root_uri of a folder, or the properties of a namespace"):
+        maintenance.find_tables()
+
+
+def test_the_commands_take_a_namespace(service, spaces, tmp_path):
+    file = tmp_path / "namespace.json"
+    file.write_text(json.dumps(service))
+
+    def run(*arguments):
+        result = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
+        return result.exit_code, json.loads(result.output) if result.output.startswith(("[", "{")) else result.output
+
+    for source in (str(file), json.dumps(service)):
+        code, info = run("info", "shop/orders", "--namespace", source)
+        assert (code, info["rows"]) == (0, 1)
+    code, rows = run("maintain", str(tmp_path / "ops"), "--namespace", str(file), "--include", "shop/*")
+    assert (code, [row["table"] for row in rows]) == (0, ["shop/orders"])
+    code, answer = run("info", "shop/none", "--namespace", str(file))
+    assert (code, answer["error"]["code"]) == (1, "dataset-not-found")
+    for wrong in ("{", "[1]", str(tmp_path / "none.json")):
+        code, answer = run("info", "shop/orders", "--namespace", wrong)
+        assert code == 2
+        assert "--namespace" in answer
+
+
+def test_what_is_wrong_is_named_before_anything_is_written(service, spaces):
+    before = spaces.listed()
+    named = {"namespace_client": service, "table_id": ["shop", "none"]}
+    with pytest.raises(DatasetNotFoundError, match=r"namespace rest has no shop\.none"):
+        lance_core.dataset(**named)
+    for wrong in ({"uri": "t.lance", **named}, {"table_id": ["a"]}, {"namespace_client": service}, {}):
+        with pytest.raises(InvalidInputError, match="by its uri alone, or by namespace_client and table_id"):
+            lance_core.dataset(**wrong)
+    for properties, match in [
+        ({"uri": service["uri"]}, "impl is missing"),
+        ({"impl": "rest"}, "uri is missing"),
+        ({**service, "headr": "x"}, "'headr' is no property of impl rest"),
+        ({"impl": "no.such.Thing", "key": "s3cr3t"}, "no.such.Thing cannot be opened"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match) as raised:
+            lance_core.write_dataset(ROWS, namespace_client=properties, table_id=["a"])
+        assert "s3cr3t" not in str(raised.value)
+    with pytest.raises(StoreError, match=r"did not answer describe_table of a: .*check that the service runs"):
+        lance_core.write_dataset(ROWS, namespace_client={"impl": "rest", "uri": "http://127.0.0.1:1"}, table_id=["a"])
+    assert spaces.listed() == before
+
+
+def test_versions_that_a_namespace_manages_are_rejected(tmp_path):
+    spaces = Namespace(str(tmp_path / "lake"), table_version_tracking_enabled="true")
+    spaces.create("t", 1)
+    with pytest.raises(UnsupportedError, match="keeps the versions of t itself"):
+        lance_core.dataset(namespace_client=spaces.inner, table_id=["t"])
+
+
+class Vendor:
+    """A namespace whose options for S3 end after an hour, and change with each call."""
+
+    def __init__(self, location, s3):
+        self.location, self.s3, self.calls, self.lasts_ms, self.broken = location, s3, 0, 3_600_000, False
+
+    def describe_table(self, request):
+        from lance_namespace import DescribeTableResponse
+
+        if self.broken:
+            raise RuntimeError("the service is down")
+        self.calls += 1
+        end = int(time.time() * 1000) + self.lasts_ms
+        options = {**self.s3.storage_options, "aws_session_token": f"token{self.calls}", "expires_at_millis": str(end)}
+        return DescribeTableResponse(location=self.location, storage_options=options)
+
+
+def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, monkeypatch):
+    vendor = Vendor(f"s3://{s3.new_bucket()}/t.lance", s3)
+    used = []
+    from lance_core.store import s3 as store
+
+    real = store.s3_client
+    monkeypatch.setattr(
+        store,
+        "s3_client",
+        lambda options: used.append(vending.current_options(options)["aws_session_token"]) or real(options),
+    )
+    named = {"namespace_client": vendor, "table_id": ["t"]}
+
+    def batches():
+        yield pa.record_batch({"a": [1]})
+        shift(monkeypatch, 3_600_000)  # an hour passes while the rows are written
+        yield pa.record_batch({"a": [2]})
+
+    written = lance_core.write_dataset(batches(), schema=pa.schema({"a": pa.int64()}), mode="append", **named)
+    assert written.count_rows() == 2
+    assert used[0] == "token1"
+    assert used[-1] == "token2"
+    assert vendor.calls == 2
+    again = pickle.loads(pickle.dumps(written))
+    assert again.count_rows() == 2
+    assert "token" not in repr(again)
+
+
+def shift(monkeypatch, milliseconds):
+    now = time.time
+    monkeypatch.setattr(vending.time, "time", lambda: now() + milliseconds / 1000)
+
+
+def test_options_that_ended_and_are_not_renewed_are_named(s3, monkeypatch, caplog):
+    vendor = Vendor(f"s3://{s3.new_bucket()}/t.lance", s3)
+    named = {"namespace_client": vendor, "table_id": ["t"]}
+    table = lance_core.write_dataset(ROWS, **named)
+    vendor.broken = True
+    shift(monkeypatch, 3_590_000)
+    assert table.count_rows() == 1
+    table.insert(ROWS)
+    assert "are not renewed yet" in caplog.text
+    shift(monkeypatch, 20_000)
+    with pytest.raises(StoreError, match=r"options of t have ended, and were not renewed: .*the service is down"):
+        table.insert(ROWS)
+    vendor.broken = False
+    table.insert(ROWS)
+    assert table.count_rows() == 3
+
+
+def test_another_process_renews_by_the_properties_of_the_namespace(spaces):
+    vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "30000"}
+    with RestAdapter("dir", {"root": spaces.root, "storage.aws_region": "x", **vends}, port=0) as adapter:
+        properties = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+        _, options = vending.Namespace(properties).describe(["shop", "orders"])
+        assert json.loads(options["namespace_table"]) == {"namespace": properties, "id": ["shop", "orders"]}
+        vending._vended.clear()  # as in a process that got the options only
+        current = vending.current_options(vending.StorageOptions(options))
+        assert current["aws_region"] == "x"
+        assert len(vending._vended) == 1
