@@ -12,7 +12,10 @@ STAMP := .venv/.set-up
 CLASSES := .venv/spark-classes.jsa
 AZURITE := .venv/azurite/node_modules/.bin/azurite-blob
 AZURITE_VERSION := 3.37.0
-# The floors of pyproject.toml.
+# Releases of Spark before LOWEST_SPARK: the first one with the numpy and pyarrow that its extras demand.
+EARLY_SPARK := 3.5.9 4.0.1
+EARLY := .venv-spark
+# The floors of pyproject.toml, and of Spark where everything works.
 LOWEST_DAGSTER := 1.11.8
 LOWEST_SPARK := 4.1.0
 CLIENT := .venv-client
@@ -167,6 +170,24 @@ test-lowest: java setup test-lowest-core # Run the Dagster and Spark tests with 
 	PATH=$(CURDIR)/$(LOWEST)/bin:$(PATH) $(LOWEST)/bin/python -m pytest tests/lance_dagster tests/pyspark_lance \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
+EARLY_TESTS ?= tests/pyspark_lance/test_releases.py tests/pyspark_lance/test_lance_table.py \
+  tests/pyspark_lance/changing/test_changes.py tests/pyspark_lance/reading/test_pruned_frame.py \
+  tests/pyspark_lance/writing/test_classic.py tests/pyspark_lance/keys/test_keys.py tests/pyspark_lance/distributed \
+  tests/pyspark_lance/datasource/test_source.py tests/pyspark_lance/statements/test_sql.py \
+  tests/lance_dagster/handlers/test_spark.py
+
+.PHONY: test-early-spark
+test-early-spark: java setup # Run some tests with Spark 3.5 and 4.0, in environments of their own (EARLY_SPARK, EARLY_TESTS)
+	@for release in $(EARLY_SPARK); do test -e $(EARLY)/$$release/done || { \
+	  case $$release in 3.5.*) older="pandas<3 pyarrow<26 setuptools<81";; *) older=;; esac; \
+	  $(UV) venv --quiet --clear --python .venv/bin/python $(EARLY)/$$release && \
+	  VIRTUAL_ENV=$(EARLY)/$$release $(UV) pip install --quiet -e ".[dagster,s3,sql,cli]" "pyspark[connect]==$$release" $$older \
+	    "pylance==14.0.2" pandas polars hypothesis pytest pytest-benchmark pytest-timeout pytest-xdist "moto[server,s3]" && \
+	  touch $(EARLY)/$$release/done; } || exit 1; done
+	@for release in $(EARLY_SPARK); do PATH=$(CURDIR)/$(EARLY)/$$release/bin:$(PATH) \
+	  $(EARLY)/$$release/bin/python -m pytest $(EARLY_TESTS) \
+	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning || exit 1; done
+
 SEED ?= 1
 FIRST ?= 1
 NUMBER ?= 40
@@ -187,7 +208,7 @@ machines-check: java setup $(CLASSES) ## Undo mends, and see that the random mac
 WITH ?= slow ui heavy ceph lowest
 
 .PHONY: test-with
-test-with: $(addprefix test-,$(WITH)) ## Run further tests (WITH: slow ui heavy ceph history connect-client lowest-core lowest)
+test-with: $(addprefix test-,$(WITH)) ## Run further tests (WITH: slow ui heavy ceph history connect-client early-spark lowest-core lowest)
 
 WHAT ?= protos module-table
 
@@ -229,5 +250,5 @@ bench: java setup ## Measure the speed, beside that of pylance and parquet
 
 .PHONY: clean
 clean: ## Remove what the targets made
-	rm -rf .coverage .coverage_html .venv $(UV_HOME) $(CLIENT) $(HISTORY) $(LOWEST) .mutants .demo .site \
+	rm -rf .coverage .coverage_html .venv $(UV_HOME) $(CLIENT) $(EARLY) $(HISTORY) $(LOWEST) .mutants .demo .site \
 	  .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

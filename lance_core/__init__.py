@@ -6,6 +6,15 @@ lance.write_dataset(table, "flights.lance")
 lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
 """
 
+try:
+    __import__("pyarrow")  # first, so that the error names a remedy
+except ImportError as _error:
+    if "NumPy" not in str(_error):
+        raise
+    raise ImportError(  # pyspark[sql] 3.5 demands such a NumPy, and pyarrow's metadata does not name the one it needs
+        f"{_error}: pip install 'pyarrow<26', or 'numpy>=2' with pyspark in place of pyspark[sql]", name="pyarrow"
+    ) from None
+
 from lance_core import dataset as _dataset_module  # noqa: F401 - imported first, so that the function of that name replaces the module below
 from lance_core import debug as debug
 from lance_core import file as file

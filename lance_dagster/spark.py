@@ -19,6 +19,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_dagster.tables.arguments import CheckedArguments
+from pyspark_lance.releases import require_feature
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,4 +190,5 @@ def _default_client() -> Any:
     """The Connect session of the process; `getActiveSession` returns only a session that its own thread started."""
     from pyspark.sql.connect.session import SparkSession as ClientSession
 
+    require_feature("a session of Spark Connect")
     return ClientSession._get_default_session()  # noqa: SLF001 - the public ways would start one

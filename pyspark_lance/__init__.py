@@ -20,10 +20,10 @@ Spark finds the data source by itself: it imports every installed module called 
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_lance.releases import FEATURES, LOWEST, missing_release
 
 if TYPE_CHECKING:
     from lance_core import WriteResult
@@ -127,7 +127,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _check_version(name)
+    _check_release(name)
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
@@ -140,37 +140,25 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_OLDEST: Final = (4, 1)
-"""The oldest Spark with the data source API and the types that this package needs."""
+_OF_THE_FORMAT: Final = ("DefaultSource", "register")
 
 
-def _check_version(name: str) -> None:
+def _check_release(name: str) -> None:
     """Make sure that an installed pyspark, or pyspark-client, is new enough.
 
     Raises:
-        ImportError: The installed version is too old; the message names both versions.
+        ImportError: The installed release is too old; the message names both.
     """
-    pyspark_version = _installed()
-    digits = [int(part) if part.isdecimal() else 0 for part in (pyspark_version or "").split(".")[:2]]
-    if pyspark_version is not None and tuple(digits) < _OLDEST:
-        raise ImportError(
-            f"pyspark_lance.{name} needs Spark {_OLDEST[0]}.{_OLDEST[1]} or newer, and pyspark {pyspark_version} is"
-            " installed: pip install 'lance-dagster[spark]' --upgrade",
-            name="pyspark",
-        )
-
-
-def _installed() -> str | None:
-    """The version of pyspark, found without loading it; None if pyspark is not installed."""
-    loaded = getattr(sys.modules.get("pyspark"), "__version__", None)
-    if loaded is not None:
-        return str(loaded)
-    for distribution in ("pyspark", "pyspark-client", "pyspark-connect"):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return None
+    message = missing_release(f"pyspark_lance.{name}", LOWEST)
+    if name in _OF_THE_FORMAT and not message:
+        format_name = 'format("lance")'
+        lowest, remedy = FEATURES[format_name]
+        message = missing_release(f"pyspark_lance.{name}: {format_name}", lowest)
+        message = message and f"{message}; {remedy}"
+    elif message:
+        message = f"{message}: pip install 'lance-dagster[spark]' --upgrade"
+    if message:
+        raise ImportError(message, name="pyspark")
 
 
 def __dir__() -> list[str]:

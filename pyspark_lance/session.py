@@ -21,6 +21,7 @@ from typing import Final
 
 from lance_core.errors import LanceError
 from pyspark_lance.lazy import SparkSession
+from pyspark_lance.releases import require_feature
 
 __all__ = ["JavaMissingError", "ensure_java", "ensure_python", "local_session"]
 
@@ -107,6 +108,7 @@ def local_session(
     Raises:
         JavaMissingError: No Java that Spark can run on was found.
         ModuleNotFoundError: pyspark is not installed, or only its Connect client is.
+        UnsupportedError: A Connect session is asked for, and this Spark is older than 4.0.
 
     Examples:
         >>> spark = pyspark_lance.local_session("local[1]")
@@ -133,7 +135,9 @@ def local_session(
     builder = Session.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
     for key, value in {**_LOOPBACK, **_FAST, **_SECRETS, **(config or {})}.items():
         builder = builder.config(key, value)
-    if not connect:
+    if connect:
+        require_feature("a session of Spark Connect")
+    else:
         return builder.master(master).getOrCreate()
     with warnings.catch_warnings():
         # Spark passes each setting to the new server, and again to the session, which cannot change all of them.

@@ -58,6 +58,21 @@ def test_an_extra_that_is_missing_is_named(missing, statement, expected):
     assert expected in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [("pyarrow requires NumPy 2.0 or newer, found 1.26.4", "pip install 'pyarrow<26'"), ("libarrow.so: not found", "")],
+)
+def test_a_numpy_that_is_too_old_for_pyarrow_has_a_remedy(tmp_path, said, expected):
+    (tmp_path / "pyarrow.py").write_text(f"raise ImportError({said!r})")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport lance_core"
+    done = run([sys.executable, "-c", program])
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith(f"ImportError: {said}")
+    assert expected in last
+    assert expected or last.endswith(said)
+
+
 def test_dynamodb_without_a_region_names_the_option(monkeypatch, tmp_path):
     from lance_core.errors import InvalidInputError, LanceError
     from lance_core.store import open_store

@@ -23,9 +23,11 @@ from lance_dagster.handlers.merge_clauses import changes_others, parse_simple_me
 from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
+from pyspark_lance.engine.sessions import collect_arrow
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import functions
 from pyspark_lance.types.column_names import quoted
+from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.write import write_with
 
@@ -77,7 +79,7 @@ class SparkHandler(LanceTypeHandler):
         if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
             return False
         if slices is not None and output.out_of_partition == "error":
-            slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
+            slices.assign_all(collect_arrow(value.select(*slices.columns).distinct()), request.uri)
         if output.write_mode == "merge":
             _reject_twice(value, output.merge_key)
         return True
@@ -205,7 +207,7 @@ def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | Non
     key = column_writes.choose_matching_columns(value.columns, output.row_key)
     if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
         return None
-    if column_writes.decide_to_adopt(request, key, lambda: value.select(*map(quoted, key)).toArrow()):
+    if column_writes.decide_to_adopt(request, key, lambda: collect_arrow(value.select(*map(quoted, key)))):
         return merging.build_adopted_result(request)
     frame_schema = SparkHandler().arrow_schema(value)
     column_writes.align_columns_to_set(frame_schema, request)
@@ -341,11 +343,11 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         return None
     if slices is not None and changes_others(output):
         _check_plain(output)
-        table = value.toArrow()
-        deletes = None if request.deletes is None else request.deletes.toArrow()
+        table = collect_arrow(value)
+        deletes = None if request.deletes is None else collect_arrow(request.deletes)
         return write_arrow([table], table.schema, replace(request, deletes=deletes))
     if slices is not None and output.out_of_partition == "error":
-        slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
+        slices.assign_all(collect_arrow(value.select(*slices.columns).distinct()), request.uri)
 
     def merge(attempted: WriteRequest) -> WriteResult:
         assert attempted.existing is not None
@@ -368,7 +370,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         write = attempted.commit.write_attempt
         return replace(done, replaced_versions=() if write is None else write.earlier)
 
-    return merging.merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
+    return merging.merge_on_attempts(request, lambda: collect_arrow(value.select(*output.merge_key)), merge)
 
 
 def _select_inserted_rows(value: DataFrame, output: OutputSettings) -> DataFrame:
@@ -419,18 +421,12 @@ def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
     for column in keys:
         whole = whole.where(column.isNotNull())  # `dropna` drops NaN as well
     counted = whole.groupBy(*keys).agg(functions.count("*").alias("__lance_count"))
-    twice = counted.where("__lance_count > 1").drop("__lance_count").limit(1).toArrow()
+    twice = collect_arrow(counted.where("__lance_count > 1").drop("__lance_count").limit(1))
     merging.check_keys(pa.concat_tables([twice, twice]), key)
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:
-    from pyspark.sql.types import StructType
-
-    if not len(schema):
-        return session.createDataFrame([], StructType([]))
-    nulls = [pa.nulls(1, field.type) for field in schema]  # Spark Connect takes no table without rows
-    kinds = session.createDataFrame(pa.Table.from_arrays(nulls, schema=schema)).schema
-    return session.createDataFrame([], kinds)
+    return session.createDataFrame([], spark_schema(schema))
 
 
 def session_of(table: TableSettings) -> SparkSession:

@@ -92,10 +92,11 @@ def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType,
 
     column = functions.col(quoted(name))
     source_name = frame.schema[name].dataType.simpleString()
-    done = column.try_cast(target_name)
+    done = functions.expr(f"try_cast({quoted(name)} AS {target_name})")
     parts = [functions.lit(f"{_START}{name}|{source}|{target}|"), column.cast("string"), functions.lit(_END)]
     failed = functions.raise_error(functions.concat(*parts))
-    return functions.when(done.try_cast(source_name).eqNullSafe(column), done).otherwise(failed)
+    back = functions.expr(f"try_cast(try_cast({quoted(name)} AS {target_name}) AS {source_name})")
+    return functions.when(back.eqNullSafe(column), done).otherwise(failed)
 
 
 @contextmanager

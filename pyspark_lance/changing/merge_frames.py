@@ -213,7 +213,9 @@ def is_same_value(source_column: str, target_column: str, source_kind: DataType,
     numbers = [isinstance(kind, types.NumericType) for kind in (source_kind, target_kind)]
     if not all(numbers) or all(floats) or not any(floats):
         return source == target
-    return (source == target) & (source.try_cast(target_kind) == target) & (target.try_cast(source_kind) == source)
+    as_target = functions.expr(f"try_cast({source_column} AS {target_kind.simpleString()})")
+    as_source = functions.expr(f"try_cast({target_column} AS {source_kind.simpleString()})")
+    return (source == target) & (as_target == target) & (as_source == source)
 
 
 def renamed(name: str, to: str) -> Column:

@@ -32,7 +32,14 @@ from pyspark_lance.engine.sessions import parallelism_of, reject_memory, with_ti
 from pyspark_lance.keys.collations import session_filter
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataFrame, functions
-from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted, rename_columns_like
+from pyspark_lance.types.column_names import (
+    case_sensitive,
+    check_spellings,
+    match_names,
+    names_of,
+    quoted,
+    rename_columns_like,
+)
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.orphan_files import cleaning_up
@@ -124,6 +131,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:
         raise DatasetNotFoundError(f"there is no table at {uri}: write_columns needs a table with rows")
+    check_spellings(df, df.columns)
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = rename_columns_like(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, names_of("on", () if on is None else on), df)

@@ -32,6 +32,7 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of, with_setting, with_times
 from pyspark_lance.lazy import DataFrame, SparkSession, functions
 from pyspark_lance.reading.read import read
+from pyspark_lance.releases import is_at_least
 from pyspark_lance.types.column_names import case_sensitive, match_names, names_of, quoted
 from pyspark_lance.writing.write import write
 
@@ -266,7 +267,11 @@ def _check_partition_values(frame: DataFrame, name: str) -> None:
             f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null; "
             "replace the empty strings first, or partition by another column"
         )
-    if not frame.where(~functions.is_valid_utf8(text) | text.rlike(_NOT_IN_NAMES[kind])).isEmpty():
+    if is_at_least((4, 0)):
+        is_valid = functions.is_valid_utf8(text)
+    else:  # decoding replaces what is not valid
+        is_valid = functions.encode(functions.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
+    if not frame.where(~is_valid | text.rlike(_NOT_IN_NAMES[kind])).isEmpty():
         raise InvalidInputError(
             f"partition_by {name!r}: the name of a Hive partition cannot hold some values of the column: a character 0,"
             f" or bytes other than those of plain text; add a column with hex({name}) to the table, and partition by it"

@@ -124,6 +124,11 @@ _PUSHDOWN: Final = (
     "option pushdown is not offered: Spark keeps one read plan per frame, and a filter of one use of the frame would"
     " remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
 )
+_CREATE: Final = (
+    "CREATE TABLE ... USING lance, in a catalog of Spark's own: Spark does not pass the options of such a table on to a"
+    " data source in Python, so that each later statement would lack the path. CREATE TEMPORARY VIEW t USING lance"
+    " OPTIONS (path '...') makes a name to read and write; pyspark_lance.sql creates tables with names that last"
+)
 _NO_PATH: Final = (
     "no path was given. Spark passes on the path of load(path), save(path) and option path, but not the path of a table"
     " in its catalog: use SELECT ... FROM t WITH (path = '...'), or CREATE TEMPORARY VIEW v USING lance OPTIONS (path"
@@ -146,6 +151,8 @@ class SourceOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {_key(name): value for name, value in options.items()}
+        if {"provider", "owner"} <= self._values.keys():
+            raise InvalidInputError(_CREATE)
         if "pushdown" in self._values:
             raise InvalidInputError(_PUSHDOWN)
         unknown = [

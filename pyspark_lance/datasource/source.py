@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -44,6 +43,7 @@ from pyspark_lance.keys.collations import ON_FRAME, comparable_filter
 from pyspark_lance.lazy import SparkSession, StructType
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_schema
 from pyspark_lance.reading.plan import ReadPlan, plan_read, plan_tasks, reject_another, table_schema
+from pyspark_lance.releases import require_feature
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
@@ -191,8 +191,9 @@ class DefaultSource(DataSource):
         return StreamReader(self._options, plan, watched, feed)
 
     @plain_errors()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """The stream writer."""
+        require_feature('writeStream.format("lance")')
         return StreamWriter(self._options, batch_schema(schema), overwrite=overwrite)
 
     def _plan(self, schema: StructType) -> ReadPlan:

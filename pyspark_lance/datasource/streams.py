@@ -25,12 +25,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of Spark's class
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -54,6 +54,7 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.partitions import local_property, task_identity
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed
 from pyspark_lance.reading.plan import ReadPlan, divide_fragments
+from pyspark_lance.releases import FEATURES, is_at_least
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
@@ -63,6 +64,11 @@ _KEEPS_ALL_ROWS: Final = frozenset(
 """Operations that leave all rows as they are."""
 
 _PARALLELISM: Final = 8
+
+if TYPE_CHECKING or is_at_least(FEATURES['writeStream.format("lance")'].lowest):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    DataSourceStreamArrowWriter = DataSourceStreamWriter  # `DefaultSource` rejects it before any use
 
 
 @dataclass(frozen=True, slots=True)

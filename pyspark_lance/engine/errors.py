@@ -19,6 +19,7 @@ from typing import Final
 
 from lance_core import errors
 from lance_core.errors import LanceError
+from pyspark_lance.releases import is_at_least
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -115,6 +116,8 @@ def without_log(*loggers: logging.Logger) -> Iterator[None]:
 
 def without_error_log() -> contextlib.AbstractContextManager[None]:
     """Keep Spark from printing errors that are expected on the user's screen."""
+    if not is_at_least((4, 0)):
+        return contextlib.nullcontext()
     from pyspark.logger import PySparkLogger
 
     # The first caller of getLogger decides the class of a logger, and Spark needs its own class.

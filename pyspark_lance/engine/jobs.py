@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 from pyspark_lance.engine.errors import find_lost_spark_error, unwrap_lance_error
 from pyspark_lance.engine.sessions import is_connect
 from pyspark_lance.lazy import SparkSession
+from pyspark_lance.releases import is_at_least
 
 _Result = TypeVar("_Result")
 
@@ -85,7 +86,9 @@ class _SparkJob(Generic[_Result]):
     def start(self) -> None:
         from pyspark.util import inheritable_thread_target
 
-        target = inheritable_thread_target(self._session)(self._run)
+        # Before 4.0, it wraps the function alone.
+        wrap = inheritable_thread_target(self._session) if is_at_least((4, 0)) else inheritable_thread_target
+        target = wrap(self._run)
         threading.Thread(target=target, name=self._tag, daemon=True).start()
 
     def cancel(self) -> None:

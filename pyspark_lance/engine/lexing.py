@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.lazy import SparkSession
+from pyspark_lance.releases import is_at_least
 
 WORD: Final = "word"
 QUOTED: Final = "quoted"
@@ -152,7 +153,7 @@ def is_plain(statement: str) -> bool:
 
 def has_usual_settings(spark: SparkSession) -> bool:
     """Whether all settings that change what names and constants mean have their defaults in a session."""
-    settings = spark.conf.getAll
+    settings: Any = spark.conf.getAll if is_at_least((4, 0)) else spark.conf
     return not any(str(settings.get(name, "false")).lower() == "true" for name in _SETTINGS)
 
 

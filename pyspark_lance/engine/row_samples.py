@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from pyspark_lance.engine.jobs import run_job
-from pyspark_lance.engine.spark_internals import is_classic, items_of, try_internals
+from pyspark_lance.engine.spark_internals import frame_of_plan, is_classic, items_of, try_internals
 from pyspark_lance.lazy import DataFrame, functions
 
 _ROWS: Final = 16
@@ -86,9 +86,8 @@ def _sample_relation(frame: Any, leaf: Any, strings: list[Any]) -> int:
     """The average bytes of the strings of a relation's first rows; 0 without rows."""
     session = frame.sparkSession
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
-    sql = jvm.org.apache.spark.sql
-    columns = sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(strings), leaf)
-    strings_frame = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
+    columns = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(strings), leaf)
+    strings_frame = frame_of_plan(frame, columns)
     named = strings_frame.toDF(*(f"c{i}" for i in range(len(strings))))
     lengths = named.select(
         *[functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]

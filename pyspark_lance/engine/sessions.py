@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
+import pyarrow as pa
+
 from lance_core.errors import InvalidInputError, LanceError
-from pyspark_lance.lazy import SparkSession, types
+from pyspark_lance.lazy import DataFrame, SparkSession, types
+from pyspark_lance.releases import is_at_least, require_feature
 
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
@@ -81,13 +84,36 @@ def check_frame(what: str, frame: Any) -> None:
     Raises:
         InvalidInputError: The argument is something else.
     """
-    from pyspark.sql import DataFrame
-
-    if not isinstance(frame, DataFrame):
+    # Before 4.0, frames of Connect are no instances of `pyspark.sql.DataFrame`.
+    if not any(
+        kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame" for kind in type(frame).mro()
+    ):
         kind = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
         raise InvalidInputError(
             f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow"
         )
+
+
+def collect_arrow(frame: DataFrame) -> pa.Table:
+    """The rows of a frame, in this process; Spark's `toArrow`, also before 4.0."""
+    if is_at_least((4, 0)):
+        return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # names may hold dots
+    messages = numbered.mapInArrow(_pack_batches, "batch binary").collect()
+    batches = [batch for message in messages for batch in pa.ipc.open_stream(bytes(message.batch))]
+    table = pa.Table.from_batches(batches, None if batches else to_arrow_schema(numbered.schema))
+    return table.rename_columns(frame.columns)
+
+
+def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in a task."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["batch"])
 
 
 def session_of(session: SparkSession | None) -> SparkSession:
@@ -104,14 +130,21 @@ def session_of(session: SparkSession | None) -> SparkSession:
     try:
         return SparkSession.active()  # of this thread, else that of the process
     except PySparkRuntimeError as error:
-        if error.getCondition() != "NO_ACTIVE_OR_DEFAULT_SESSION":
+        if "NO_ACTIVE_OR_DEFAULT_SESSION" not in str(error):
             raise
         raise LanceError("there is no Spark session in this process: make one, or pass spark=") from None
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether a session is a Spark Connect client."""
-    return type(session).__module__.startswith("pyspark.sql.connect.")
+    """Whether a session is a Spark Connect client.
+
+    Raises:
+        UnsupportedError: The session is a client of Spark 3.5.
+    """
+    if not type(session).__module__.startswith("pyspark.sql.connect."):
+        return False
+    require_feature("a session of Spark Connect")
+    return True
 
 
 def parallelism_of(spark: SparkSession) -> int:

@@ -15,16 +15,19 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from pyspark_lance.lazy import Column, DataFrame
+from pyspark_lance.releases import is_at_least
 
 _Result = TypeVar("_Result")
 
+_CLASSIC: Final = ("pyspark.sql.classic.", "pyspark.sql.dataframe")
+"""Modules of the class of classic frames, since 4.0 and before."""
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
 """A part of a name, as Spark splits it."""
 
 
 def is_classic(frame: DataFrame) -> bool:
     """Whether a frame is one of a classic session."""
-    return any(kind.__module__.startswith("pyspark.sql.classic.") for kind in type(frame).__mro__)
+    return not any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(frame).__mro__)
 
 
 def substitute_frame(full: DataFrame, less: DataFrame) -> DataFrame | None:
@@ -57,9 +60,15 @@ def _substitute_on_classic(full: Any, less: Any) -> DataFrame:
         for attribute in items_of(plan.output())
     ]
     named = jvm.PythonUtils.toSeq(columns)
-    projection = sql.catalyst.plans.logical.Project(named, plan)
-    kind: Any = next(kind for kind in type(less).__mro__ if kind.__module__.startswith("pyspark.sql.classic."))
-    return kind(sql.classic.Dataset.ofRows(session._jsparkSession, projection), session)  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
+    return frame_of_plan(less, sql.catalyst.plans.logical.Project(named, plan))
+
+
+def frame_of_plan(frame: Any, plan: Any) -> DataFrame:
+    """The frame of a plan of the JVM, in the session of another frame of a classic session."""
+    session, sql = frame.sparkSession, frame.sparkSession.sparkContext._jvm.org.apache.spark.sql  # noqa: SLF001 - see the module
+    kind: Any = next(kind for kind in type(frame).__mro__ if kind.__module__.startswith(_CLASSIC))
+    dataset = sql.classic.Dataset if is_at_least((4, 0)) else sql.Dataset
+    return kind(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
 
 
 def _substitute_over_connect(full: Any, less: Any) -> DataFrame | None:
@@ -131,10 +140,19 @@ def items_of(scala_sequence: Any) -> list[Any]:
     return [scala_sequence.apply(i) for i in range(scala_sequence.length())]
 
 
+_OPERATORS: Final = {"EqualTo": "=", "EqualNullSafe": "<=>", "And": "and"}
+"""Operators by the names of their classes in the plans of Spark 3.5, in which a column holds its expression itself."""
+
+
 def called_function(column: Column) -> tuple[str, list[Column]] | None:
     """The function or operator that a column calls, in lower case, and its arguments; None for other columns."""
     node = _node(column)
     try:
+        if hasattr(column, "_jc") and not is_at_least((4, 0)):
+            children = [_make_column(column, child) for child in items_of(node.children())]
+            if _kind(node) == "EqualNull":  # its only child is the operator `<=>`
+                return called_function(children[0])
+            return (_OPERATORS.get(_kind(node), _kind(node).lower()), children) if children else None
         if _kind(node) != "UnresolvedFunction":
             return None
         if not hasattr(column, "_jc"):
@@ -157,7 +175,7 @@ def expression_text(column: Column) -> str | None:
 def column_path(column: Column) -> tuple[str, ...] | None:
     """The parts of the name of a column that stands for a name alone; None for other columns."""
     node = _node(column)
-    if _kind(node) == "UnresolvedAttribute" and node.planId().isEmpty():
+    if _kind(node) == "UnresolvedAttribute" and (not is_at_least((4, 0)) or node.planId().isEmpty()):
         parts = node.nameParts()
         return tuple(str(parts.apply(i)) for i in range(parts.length()))
     if _kind(node) == "ColumnReference" and node._plan_id is None:  # noqa: SLF001 - see the module
@@ -200,7 +218,9 @@ def _make_column(column: Any, node: Any) -> Column:
 def _node(column: Any) -> Any:
     """The expression that a column was made from; None if Spark does not show it."""
     try:
-        return column._jc.node() if hasattr(column, "_jc") else column._expr  # noqa: SLF001 - see the module
+        if not hasattr(column, "_jc"):
+            return column._expr  # noqa: SLF001 - see the module
+        return column._jc.node() if is_at_least((4, 0)) else column._jc.expr()  # noqa: SLF001 - see the module
     except Exception:  # noqa: BLE001 - an error of py4j, which may not be installed
         return None
 

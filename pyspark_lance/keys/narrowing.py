@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core import LanceDataset
+from pyspark_lance.engine.sessions import collect_arrow
 from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.types.column_names import quoted
 
@@ -79,7 +80,7 @@ def collect_few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame
     most = min(_MEMBERS, dataset.count_rows() // _ROWS_PER_MEMBER)
     if not names or not most:
         return None
-    keys = source.select(*map(quoted, names)).limit(most + 1).toArrow()
+    keys = collect_arrow(source.select(*map(quoted, names)).limit(most + 1))
     return keys if keys.num_rows <= most else None
 
 
@@ -103,9 +104,9 @@ def narrow_by_frame(
     names = [quoted(name) for name in indexed]
     least = [functions.min(name).alias(f"least{i}") for i, name in enumerate(names)]
     most = [functions.max(name).alias(f"most{i}") for i, name in enumerate(names)]
-    bounds = source.agg(functions.count(functions.lit(1)).alias("rows"), *least, *most).toArrow()
+    bounds = collect_arrow(source.agg(functions.count(functions.lit(1)).alias("rows"), *least, *most))
     if bounds.column("rows")[0].as_py() <= _FEW:
-        return _narrow_by_values(dataset, on, source.select(*names).distinct().toArrow())
+        return _narrow_by_values(dataset, on, collect_arrow(source.select(*names).distinct()))
     ends = [
         pa.chunked_array(bounds.column(f"{end}{i}").chunk(0) for end in ("least", "most")) for i in range(len(indexed))
     ]

@@ -16,6 +16,7 @@ from pyspark_lance.catalog.tables import CatalogTable, TableName, open_listed
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataFrame, DataType, types
+from pyspark_lance.releases import is_at_least
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
@@ -176,7 +177,11 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
 def _type(context: Context, column: str, piece: Piece) -> DataType:
     at = context.describe_position(piece.start)
     with short_errors(f"{at}: the type of column {column!r}, {piece}"):
-        row: Any = types.StructType.fromDDL(f"`c` {piece}")  # alone, `a INT` would be a struct
+        declared = f"`c` {piece}"  # alone, `a INT` would be a struct
+        if is_at_least((4, 0)):
+            row: Any = types.StructType.fromDDL(declared)
+        else:
+            row = context.spark.createDataFrame([], declared).schema
     spark_type: DataType = row[0].dataType
     if row != types.StructType([types.StructField("c", spark_type)]):
         raise InvalidInputError(f"{at}: {piece} is more than the type of column {column!r}. Nothing was done")

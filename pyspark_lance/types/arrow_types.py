@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pyspark_lance.lazy import DataType, StructField, StructType, types
+from pyspark_lance.releases import require_feature
 
 SPARK_METADATA: Final = b"SPARK::metadata::json"
 """The key of an Arrow field that holds the metadata of Spark's field."""
@@ -97,6 +98,8 @@ def _restore(spark_field: StructField, field: pa.Field) -> StructField:
     value = (field.metadata or {}).get(SPARK_METADATA)
     kind = map_fields(spark_field.dataType, field.type, _restore)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
+        if isinstance(kind, types.StringType):
+            require_feature("a column with a collation", f"column {field.name!r}")
         kind = _parse_type_name(name.decode(), kind)
     return types.StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
 

@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
 from pyspark_lance.lazy import DataType, StructField, StructType, types
+from pyspark_lance.releases import require_feature
 from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, describe_type, from_arrow, to_arrow
 
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -158,7 +159,7 @@ def _check_type(kind: DataType, path: str) -> None:
         for field in kind:
             _check_length(field, f"{path}.{field.name}")
             _check_type(field.dataType, f"{path}.{field.name}")
-    elif isinstance(kind, types.YearMonthIntervalType | types.CalendarIntervalType):
+    elif kind.typeName() in ("interval", "yearmonthinterval"):
         raise UnsupportedError(
             f"column {path!r}: type {kind.simpleString()} cannot be stored; cast it to a number of months or days"
         )
@@ -281,6 +282,7 @@ def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
     if types.is_dictionary(kind):
         return spark_view(kind.value_type, path)
     if types.is_time(kind):
+        require_feature("a column of TIME", f"column {path!r}")
         return pa.time64("ns")
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")

@@ -23,6 +23,7 @@ from pyspark_lance.engine.lexing import has_escapes, translate_strings
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
 from pyspark_lance.lazy import Column, DataFrame, functions
+from pyspark_lance.releases import is_at_least
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, names_of, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
@@ -167,8 +168,8 @@ def write_with(
     if done is not None:
         return done
     source = batch_schema(df.schema)
-    if is_connect(df.sparkSession):
-        check_spellings(df, df.columns)  # Connect's client passes columns to a function by their names
+    if is_connect(df.sparkSession) or not is_at_least((4, 0)):
+        check_spellings(df, df.columns)  # columns are passed to a function by their names
     session = df.sparkSession
     in_utc = is_utc(session_zone(session))
     is_dynamic = str(session.conf.get(OVERWRITE_MODE, "static")).lower() == "dynamic"
@@ -216,15 +217,20 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
             if step > 1:
                 sort.append(column)
         keys[_KEY.format(position)] = key
-    keyed = frame.withColumns(keys).hint("rebalance", *keys)
+    keyed = _gather(frame.withColumns(keys), list(keys))
     return keyed.sortWithinPartitions(*keys, *sort).drop(*keys)
 
 
 def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The frame, with the rows of each value of the columns in few tasks, and next to each other in each task."""
     check_spellings(frame, frame.columns)
-    keys = [functions.col(quoted(name)) for name in columns]
-    return frame.hint("rebalance", *keys).sortWithinPartitions(*keys)
+    keys = [quoted(name) for name in columns]
+    return _gather(frame, keys).sortWithinPartitions(*keys)
+
+
+def _gather(frame: DataFrame, keys: list[str]) -> DataFrame:
+    """The frame, with equal keys in few tasks: in one task before Spark 4.0, whose hints take no columns."""
+    return frame.hint("rebalance", *keys) if is_at_least((4, 0)) else frame.repartition(*keys)
 
 
 def _bucket(column: Column, starts: list[Any], first: int) -> Column:

@@ -5,9 +5,9 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from tests.lance_dagster.lake import Lake
-from tests.pyspark_lance.conftest import connect, spark
+from tests.pyspark_lance.conftest import connect, pytest_runtest_makereport, spark
 
-__all__ = ["connect", "lake", "revisions_read_once", "spark"]
+__all__ = ["connect", "lake", "pytest_runtest_makereport", "revisions_read_once", "spark"]
 
 
 @pytest.fixture(scope="session", autouse=True)

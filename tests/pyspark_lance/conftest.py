@@ -9,7 +9,9 @@ import warnings
 import pytest
 
 from pyspark_lance import local_session
+from pyspark_lance.releases import is_at_least
 from tests.spark_classes import workers_python_path
+from tests.support.early_spark import add_methods, lacks
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,8 @@ def spark(connect, tmp_path_factory):
         "spark.sql.timeType.enabled": "true",
         "spark.default.parallelism": "2",
     }
+    if not is_at_least((4, 0)):
+        add_methods()
     # Two attempts for each task; a local session has one by default.
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", workers_python_path())
@@ -51,3 +55,12 @@ def lance(spark):
 @pytest.fixture
 def uri(tmp_path):
     return str(tmp_path / "table.lance")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    """Tests of what an earlier Spark lacks are skipped there, after it has said so."""
+    if call.excinfo is not None and lacks(call.excinfo.value):
+        skipped = pytest.skip.Exception(f"not in this Spark: {call.excinfo.exconly()[:99]}")
+        call.excinfo = pytest.ExceptionInfo.from_exception(skipped.with_traceback(call.excinfo.tb))
+    return (yield)

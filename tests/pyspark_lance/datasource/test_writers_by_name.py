@@ -48,7 +48,7 @@ def names(spark, uri):
     pyspark_lance.register_catalog(spark, "lake", Path(uri).parent)
     pyspark_lance.write(spark.range(3), uri)
     spark.sql(f"CREATE TEMPORARY VIEW seen USING lance OPTIONS (path '{uri}')")
-    spark.sql(f"CREATE TABLE listed USING lance OPTIONS (path '{uri}')")
+    spark.sql(f"CREATE TABLE listed (id bigint) USING lance OPTIONS (path '{uri}')")
     yield [["seen"], ["listed"], ["lake.table", f"lance.`{uri}`"]]
     spark.catalog.dropTempView("seen")
     for name in ("seen", "listed"):
@@ -121,3 +121,12 @@ def test_partitions_of_a_type(spark, uri, kind, cells):
     else:
         pyspark_lance.sql(spark, statement)
         assert ids(made) == ([3, 10, 20] if two == three else [2, 3, 10, 20])
+
+
+@pytest.mark.parametrize("place", ["OPTIONS (path '{}')", "LOCATION '{}'", ""])
+def test_a_table_of_sparks_own_catalog_is_rejected_where_spark_asks_for_its_columns(spark, uri, place):
+    pyspark_lance.write(spark.range(3), uri)
+    with pytest.raises(Exception, match=r"CREATE TEMPORARY VIEW t USING lance OPTIONS .* pyspark_lance\.sql"):
+        spark.sql(f"CREATE TABLE never USING lance {place.format(uri)}")
+    assert not spark.catalog.tableExists("never")
+    assert pyspark_lance.read(spark, uri).count() == 3

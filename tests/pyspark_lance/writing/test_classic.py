@@ -16,6 +16,7 @@ from lance_core import Commit, Equals, FileOptions, Slice, Slices
 from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
 from pyspark_lance.engine import arrow_rdd, partitions
 from pyspark_lance.engine.partitions import run_on_partitions
+from pyspark_lance.releases import is_at_least
 from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema
 from pyspark_lance.writing import job as write_job
 from pyspark_lance.writing.job import prepare_write
@@ -319,6 +320,7 @@ def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, 
     assert jobs[1].job not in {name.split("-")[0] for name in files(uri)}
 
 
+@pytest.mark.skipif(not is_at_least((4, 0)), reason="Spark 3.5 has no transport arrow_rdd here")
 def test_many_small_partitions_share_tasks_and_files(spark, uri, monkeypatch):
     monkeypatch.setattr(arrow_rdd, "MANY_PARTITIONS", 3)
     monkeypatch.setattr(arrow_rdd, "_PARTITIONS_PER_CORE", 1)
