@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -42,7 +43,13 @@ _Earlier: TypeAlias = tuple[Choices | None, int]
 
 
 def encode_field(
-    field: Field, array: pa.Array, limits: Limits, choices: Choices | None = None, first_column: int = 0
+    field: Field,
+    array: pa.Array,
+    limits: Limits,
+    choices: Choices | None = None,
+    first_column: int = 0,
+    *,
+    change: Callable[[ShreddedColumn], ShreddedColumn] | None = None,
 ) -> list[list[EncodedPage]]:
     """Encode some rows of a top-level field.
 
@@ -52,6 +59,7 @@ def encode_field(
         limits: Limits of the version of the file.
         choices: The choices for earlier pages of the same writer; None to choose by the values alone.
         first_column: Number of the field's first column, for `choices`.
+        change: What is written in place of each column.
 
     Returns:
         For each column of the field, in the order of `leaf_paths`, its pages; they cover all rows.
@@ -59,7 +67,7 @@ def encode_field(
     Raises:
         UnsupportedError: The format cannot hold such values.
     """
-    columns = shred(field, array)
+    columns = shred(field, array) if change is None else map(change, shred(field, array))
     return [_encode_column(column, array, i, limits, (choices, first_column + i)) for i, column in enumerate(columns)]
 
 

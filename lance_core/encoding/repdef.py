@@ -153,6 +153,15 @@ def find_slots(levels: Levels) -> Mask | None:
     return levels.definition <= highest
 
 
+def find_present(levels: Levels) -> Mask:
+    """For each slot among the values whether its value is neither null nor inside of a null."""
+    if levels.definition is None:
+        return np.ones(levels.num_levels, np.bool_)
+    slots = find_slots(levels)
+    present: Mask = (levels.definition if slots is None else levels.definition[slots]) == 0
+    return present
+
+
 def unravel(levels: Levels) -> Unraveled:
     """Turn levels into validity and offsets per layer.
 
@@ -396,7 +405,7 @@ def _is_below_null(entries: _Entries) -> bool:
 
 
 def _add_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
-    offsets = _list_offsets(array)
+    offsets = list_offsets(array)
     lengths = np.diff(offsets)
     nulls = find_nulls(array)
     alive = _spread(np.ones(lengths.size, np.bool_), entries)
@@ -423,7 +432,14 @@ def _add_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     return _expand(entries, item_counts), values
 
 
-def _list_offsets(array: Any) -> npt.NDArray[Any]:
+def list_items(array: Any) -> tuple[npt.NDArray[Any], pa.Array]:
+    """The items of lists, without those before and after a slice, and the offsets of each list in them."""
+    offsets = list_offsets(array)
+    return offsets - offsets[0], array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+
+
+def list_offsets(array: Any) -> npt.NDArray[Any]:
+    """The offsets of lists in their items: one per list, and the end of the last one."""
     large = pa.types.is_large_list(array.type)
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:

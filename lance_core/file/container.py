@@ -46,7 +46,7 @@ from lance_core.file.metadata import (
 )
 from lance_core.file.write_plan import write_plan
 from lance_core.schema import Field, Schema
-from lance_core.schema.field import is_blob, is_blob_v2
+from lance_core.schema.field import is_blob
 from lance_core.store import ObjectStore, ObjectWriter, remove_leftovers
 
 # Small buffers are collected into writes of about this many bytes; larger ones are written without a copy.
@@ -195,11 +195,11 @@ class PageFile:
 
     def _describe_schema(self) -> Schema:
         """The schema as the file records it."""
-        if not self._schema_metadata and not any(map(is_blob_v2, self._schema.fields)):
-            return self._schema
-        fields = tuple(blob.describe_field(f) if is_blob_v2(f) else f for f in self._schema.fields)
-        metadata = {**self._schema.metadata, **self._schema_metadata}
-        return dataclasses.replace(self._schema, fields=fields, metadata=metadata)
+        has_blobs = any(column.is_blob for column in self.plan.columns)
+        schema = (blob.describe_schema(self._schema) if has_blobs else None) or self._schema
+        if not self._schema_metadata:
+            return schema
+        return dataclasses.replace(schema, metadata={**schema.metadata, **self._schema_metadata})
 
     def close(self, num_rows: int, *, durable_name: bool = True) -> WrittenFile:
         """Make a complete file visible; `durable_name` as in `ObjectWriter.close_unnamed`."""

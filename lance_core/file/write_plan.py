@@ -40,7 +40,7 @@ from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.arrow_types import is_any_list
-from lance_core.schema.field import column_fields, is_blob, is_blob_v2, plain_columns
+from lance_core.schema.field import column_fields, is_blob, is_blob_v2, layer_kind, plain_columns
 
 _SHOWN: Final = 40
 _FIRST_NOT_ASCII: Final = 0x80
@@ -290,7 +290,7 @@ def _compute(schema: Schema, version: FileVersion) -> FileWritePlan:
             first_column=len(fields),
             is_checked=not field.nullable or has_strict_items(field),
             has_strings=has_strings(target),
-            is_blob=is_blob(field) or is_blob_v2(field),
+            is_blob=any(is_blob(node) or is_blob_v2(node) for node, _ in field.walk()),
             leaf=leaf_of(target) if version.has_levels and not field.children and not field.metadata else None,
         )
         columns.append(plan)
@@ -300,17 +300,23 @@ def _compute(schema: Schema, version: FileVersion) -> FileWritePlan:
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:
-    """Make sure that blobs are top-level columns, and that blobs of 2.2 are in a 2.2 file.
+    """Make sure that blobs of 2.2 are in a 2.2 file, and that others are top-level columns.
 
     The reference library reads the blobs that it writes inside of structs, but not plain bytes in their place.
     """
     for top in schema.fields:
         for field, _ in top.walk():
-            is_inside = field is not top and version is not FileVersion.V0_1
-            if is_inside and (is_blob(field) or is_blob_v2(field)):
+            if is_blob(field) and field is not top and version is not FileVersion.V0_1:
                 raise UnsupportedError(
-                    f"field {field.name!r} of column {top.name!r}: blobs inside of other types cannot be written; "
-                    "write rows of this table with pylance, or to a table where the blobs are a column of their own"
+                    f"field {field.name!r} of column {top.name!r}: blobs of 2.0 and 2.1 inside of other types "
+                    "cannot be written; write rows of this table with pylance, or to a new table of version 2.2"
+                )
+            is_map = field.logical_type == "map"
+            has_blobs = any(is_blob_v2(node) for node, _ in field.walk())
+            if has_blobs and (is_map or layer_kind(field) == "fixed_size_list"):
+                kind, other = ("map", "list of structs") if is_map else ("fixed size list", "list of any length")
+                raise UnsupportedError(
+                    f"field {field.name!r} of column {top.name!r}: blobs cannot be inside of a {kind}; use a {other}"
                 )
             if is_blob_v2(field) and version is not FileVersion.V2_2:
                 raise UnsupportedError(f"column {top.name!r}: blobs of 2.2 cannot be stored in a {version.value} file")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
 from lance_core.encoding.concatenate import DictionaryCapacity, concatenate, has_narrow_dictionary
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.repdef import ShreddedColumn, find_present
 from lance_core.encoding.repeat import Choices, Leaf
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
@@ -28,7 +30,7 @@ from lance_core.file.metadata import DEFAULT_VERSION, FileVersion, plain_encodin
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.write_plan import Collected, ColumnWritePlan, Releaser, check_nulls, checked_strings, write_plan
 from lance_core.schema import Field, Schema
-from lance_core.schema.field import is_blob_v2
+from lance_core.schema.field import is_blob, is_blob_v2
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore
 
@@ -338,10 +340,10 @@ class DataFileWriter:
         return page is not None
 
     def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
-        """Write payloads, each aligned, and then the page with their positions."""
-        if is_blob_v2(plan.field):
-            descriptors = [self._place_blob(plan.field, value) if value.is_valid else None for value in array]
-            self._file.add_encoded(plan.first_column, blob.encode_v2(descriptors))
+        """Write payloads, each aligned, and then the pages, of which one has their positions."""
+        if not is_blob(plan.field):
+            pages = encode_field(plan.field, array, self._limits, change=self._place_blobs)
+            self._write_pages(plan.first_column, pages)
             return
         positions = []
         for value in array:
@@ -354,6 +356,14 @@ class DataFileWriter:
         else:
             page = v2_0_encoder.encode_blobs(blob.build_descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
+
+    def _place_blobs(self, column: ShreddedColumn) -> ShreddedColumn:
+        """Store the payloads of a column of blobs of 2.2, and return their descriptors; other columns are returned."""
+        if not is_blob_v2(column.field):
+            return column
+        field, pairs = column.field, zip(column.values, find_present(column.levels), strict=True)
+        descriptors = [self._place_blob(field, value) if is_present else None for value, is_present in pairs]
+        return replace(column, field=blob.describe_field(field), values=blob.descriptor_array(descriptors))
 
     def _place_blob(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:
         """Store the payload of a blob of 2.2 in this file or in a file of blobs, unless it is given by URI."""

@@ -281,7 +281,7 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
         return "struct", list(kind), 0
     if types.is_list(kind) or types.is_large_list(kind):
         name = "large_list" if types.is_large_list(kind) else "list"
-        of_structs = types.is_struct(kind.value_type)
+        of_structs = types.is_struct(storage_type(kind.value_type))
         return f"{name}.struct" if of_structs else name, [kind.value_field], _PLAIN
     if types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])

@@ -1,4 +1,4 @@
-"""Converts arrays to another type with the same stored form: other field names or order, extension types, views, JSON.
+"""Converts arrays to another type with the same stored form: names, order, extension types, views, JSON, blobs.
 
 Arrow's cast does the same, but it copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """
@@ -21,6 +21,13 @@ _VIEWS: Final = (
     (pa.binary_view(), pa.binary()),
     (pa.binary_view(), pa.large_binary()),
 )
+
+
+_BLOB_PARTS: Final = {
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), "data"),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), "uri"),
+}
+"""The part of a blob of 2.2 that values of a type are."""
 
 
 def relabel(array: pa.Array, target: pa.DataType, *, fills_structs: bool = False) -> pa.Array:
@@ -55,6 +62,9 @@ def _relabel_stored(array: Any, target: Any, fills_structs: bool) -> pa.Array:
     """The values of an array as another type; neither type is an extension type."""
     if (array.type, target) in _VIEWS:
         return array.cast(target)
+    part = _BLOB_PARTS.get(array.type)
+    if part is not None and pa.types.is_struct(target) and target.names[:2] == ["data", "uri"]:
+        return _relabel_blobs(array, target, part)
     if not _is_like(array.type, target):
         raise SchemaError(f"values of type {array.type} are not stored as {target}")
     if pa.types.is_dictionary(target):
@@ -67,6 +77,14 @@ def _relabel_stored(array: Any, target: Any, fills_structs: bool) -> pa.Array:
     else:
         items = relabel(array.values, target.value_type, fills_structs=fills_structs)
     return pa.Array.from_buffers(target, len(array), buffers, offset=array.offset, children=[items])
+
+
+def _relabel_blobs(array: Any, target: Any, name: str) -> pa.Array:
+    """Blobs of 2.2 as structs, from payloads or URIs: the other parts are null; a null is a null struct."""
+    parts = {part.name: pa.nulls(len(array), part.type) for part in target}
+    parts[name] = array.cast(parts[name].type)
+    mask = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(list(parts.values()), fields=list(target), mask=mask)
 
 
 def _is_like(kind: Any, target: Any) -> bool:

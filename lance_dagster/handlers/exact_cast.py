@@ -44,7 +44,7 @@ _MOST_DIGITS: Final = 76
 
 _LONGEST_SHOWN: Final = 100
 
-_BLOB: Final = "lance.blob.v2"
+_BLOB: Final = [("data", pa.large_binary()), ("uri", pa.string())]
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
@@ -54,8 +54,8 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if storage_type(source) == storage_type(target):
         return True
-    if _is_blob(target):
-        return _is_binary(source) or _is_string(source)
+    if _is_blob(target) and (_is_binary(source) or _is_string(source)):
+        return True
     if types.is_dictionary(source) or types.is_dictionary(target):
         return can_cast(_values_of(source), _values_of(target))
     if types.is_struct(source) and types.is_struct(target):
@@ -92,7 +92,9 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _is_blob(kind: pa.DataType) -> bool:
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == _BLOB
+    """Whether a type of a table is that of blobs, which is an extension type only where pylance is imported."""
+    storage = storage_type(kind)
+    return pa.types.is_struct(storage) and [(part.name, part.type) for part in storage][:2] == _BLOB
 
 
 def is_any_list(kind: pa.DataType) -> bool:
@@ -191,7 +193,7 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
         return _attempt(column.storage, target)
     if isinstance(target, pa.BaseExtensionType) and column.type == target.storage_type:
         return pa.ExtensionArray.from_storage(target, column)
-    if _is_blob(target):
+    if _is_blob(target) and (_is_binary(column.type) or _is_string(column.type)):
         return _cast_to_blobs(column, target)
     if pa.types.is_dictionary(column.type):
         return _attempt(column.dictionary_decode(), target)
@@ -208,12 +210,12 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
 def _cast_to_blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Blobs from their bytes or URIs; nothing is copied."""
     child_name = "data" if _is_binary(column.type) else "uri"
-    storage = target.storage_type
+    storage = storage_type(target)
     children = [
         column.cast(field.type) if field.name == child_name else pa.nulls(len(column), field.type) for field in storage
     ]
     blobs = pa.StructArray.from_arrays(children, fields=list(storage), mask=column.is_null())
-    return pa.ExtensionArray.from_storage(target, blobs)
+    return blobs if storage == target else pa.ExtensionArray.from_storage(target, blobs)
 
 
 def _cast_struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:

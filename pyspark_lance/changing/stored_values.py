@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
+from lance_core.extension_types import storage_type
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.lazy import Column, DataFrame, functions, types
 from pyspark_lance.types.column_names import match_names, quoted
@@ -100,12 +101,7 @@ def _cast_value(
     column: Column, expression: str, kinds: tuple[Any, Any], stored: pa.Field, *, what: str, order: FieldOrder
 ) -> Column:
     value_type, column_type = kinds
-    blob = _blob(column, value_type, column_type) if has_blobs(stored) else None
-    if blob is not None:
-        return blob
-    if value_type.simpleString() == column_type.simpleString():  # the types may differ in nullability
-        return column
-    misfit = _find_misfit((stored.name,), value_type, column_type, order)
+    misfit = _find_misfit((stored.name,), value_type, column_type, stored, order)
     if misfit is not None:
         path, inner, kind = misfit
         value = repr(expression) if len(path) == 1 else "its value"
@@ -117,56 +113,86 @@ def _cast_value(
 
 
 def wrap_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
-    """A frame in which bytes for blob columns of 2.2 are the structs as which Spark reads these columns.
+    """A frame in which bytes for blobs of 2.2 are the structs as which Spark reads them, at any level of a column.
 
     Args:
         source: Rows with the table's column names.
         table: The schema of the table.
     """
-    columns = set(source.columns)
-    blobs = [field for field in table if has_blobs(field) and field.name in columns]
-    if not blobs:
+    stored = pa.schema([field for field in table if field.name in set(source.columns) and _holds_blobs(field)])
+    if not stored.names:
         return source
-    blob_fields, source_types = spark_schema(pa.schema(blobs)), {field.name: field.dataType for field in source.schema}
-    blob_columns = {
-        field.name: _blob(functions.col(quoted(field.name)), source_types[field.name], field.dataType)
-        for field in blob_fields
-    }
-    return source.withColumns({name: column for name, column in blob_columns.items() if column is not None})
+    columns = {}
+    for field, column in zip(stored, spark_schema(stored), strict=True):
+        kind = source.schema[field.name].dataType
+        columns[field.name] = _wrap(functions.col(quoted(field.name)), kind, column.dataType, field)
+    return source.withColumns(columns)
 
 
-def _blob(column: Column, value_type: Any, column_type: Any) -> Column | None:
-    """The struct of a blob column, from bytes or from a struct of `data` and `uri`; None for other types."""
+def _holds_blobs(stored: pa.Field) -> bool:
+    kind = stored.type
+    return has_blobs(stored) or any(_holds_blobs(kind.field(index)) for index in range(kind.num_fields))
+
+
+def _wrap(column: Column, value_type: Any, column_type: Any, stored: pa.Field) -> Column:
+    if has_blobs(stored):
+        return _blob(column, value_type, column_type) if _blob_parts(value_type) else column
+    if type(value_type) is not type(column_type) or not _holds_blobs(stored):
+        return column
+    if isinstance(value_type, types.ArrayType):
+        items = (value_type.elementType, column_type.elementType, stored.type.value_field)
+        return functions.transform(column, lambda element: _wrap(element, *items))
+    stored_parts = {field.name: (field.dataType, child) for field, child in zip(column_type, stored.type, strict=True)}
+    parts = []
+    for field in value_type:
+        part = column.getField(field.name)
+        wrapped = _wrap(part, field.dataType, *stored_parts[field.name]) if field.name in stored_parts else part
+        parts.append(wrapped.alias(field.name))
+    return functions.when(column.isNotNull(), functions.struct(*parts))
+
+
+def _blob_parts(value_type: Any) -> dict[str, str]:
+    """The field of a value for each part of a blob that it has, "" for the value itself; empty for other types."""
     if isinstance(value_type, types.BinaryType):
-        parts = {"data": column}
-    elif isinstance(value_type, types.StructType) and {name.lower() for name in value_type.names} == {"data", "uri"}:
-        parts = {name.lower(): column.getField(name) for name in value_type.names}
-    else:
-        return None
+        return {"data": ""}
+    names = value_type.names if isinstance(value_type, types.StructType) else []
+    parts = {name.lower(): name for name in names}
+    return parts if parts.keys() == {"data", "uri"} else {}
+
+
+def _blob(column: Column, value_type: Any, column_type: Any) -> Column:
+    """The struct of a blob, from bytes or from a struct of `data` and `uri`."""
+    parts = {part: column.getField(name) if name else column for part, name in _blob_parts(value_type).items()}
     missing = functions.lit(None)
     fields = [parts.get(field.name, missing).cast(field.dataType).alias(field.name) for field in column_type]
     return functions.when(column.isNotNull(), functions.struct(*fields))
 
 
 def _find_misfit(
-    path: tuple[str, ...], value_type: Any, column_type: Any, order: FieldOrder
+    path: tuple[str, ...], value_type: Any, column_type: Any, stored: pa.Field, order: FieldOrder
 ) -> tuple[tuple[str, ...], Any, Any] | None:
     """The first value in a value that cannot be stored: its path, its type, and the type of the field; None without.
 
     The rule is Spark's for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`).
     """
-    inner: list[tuple[Any, Any]] = []
+    if value_type.simpleString() == column_type.simpleString():  # the types may differ in nullability
+        return None
+    if has_blobs(stored) and _blob_parts(value_type):
+        return None
+    inner: list[tuple[Any, Any, pa.Field]] = []
+    kind = storage_type(stored.type)
     if isinstance(value_type, types.StructType) and isinstance(column_type, types.StructType):
         fields = order.of(value_type, column_type)
         misfits = (
-            _find_misfit((*path, field.name), value_field.dataType, field.dataType, order)
-            for value_field, field in zip(fields or (), column_type, strict=False)
+            _find_misfit((*path, field.name), value_field.dataType, field.dataType, child, order)
+            for value_field, field, child in zip(fields or (), column_type, kind, strict=False)
         )
         return (path, value_type, column_type) if fields is None else next(filter(None, misfits), None)
     if isinstance(value_type, types.ArrayType) and isinstance(column_type, types.ArrayType):
-        inner = [(value_type.elementType, column_type.elementType)]
+        inner = [(value_type.elementType, column_type.elementType, kind.value_field)]
     elif isinstance(value_type, types.MapType) and isinstance(column_type, types.MapType):
-        inner = [(value_type.keyType, column_type.keyType), (value_type.valueType, column_type.valueType)]
+        keys = (value_type.keyType, column_type.keyType, kind.key_field)
+        inner = [keys, (value_type.valueType, column_type.valueType, kind.item_field)]
     fits = bool(inner) and not any(_find_misfit(path, *pair, order) for pair in inner)
     return None if fits or _is_assignable(value_type, column_type) else (path, value_type, column_type)
 
@@ -197,6 +223,8 @@ def _convert_value(column: Column, value_type: Any, column_type: Any, stored: pa
     """A value of a type that can be stored, value by value: a cast of the whole would wrap numbers without ANSI."""
     if value_type.simpleString() == column_type.simpleString():
         return column
+    if has_blobs(stored) and _blob_parts(value_type):
+        return _blob(column, value_type, column_type)
     if isinstance(value_type, types.ArrayType):
         items, item = (value_type.elementType, column_type.elementType), stored.type.value_field
         if isinstance(column_type.elementType, types.FloatType | types.DoubleType):

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.extension_types import with_fields
 from pyspark_lance.types.batch_convert import build_converter
 from pyspark_lance.types.column_names import match_names, rename_like
 from pyspark_lance.types.number_casts import are_numbers
@@ -187,14 +188,22 @@ def _plan_existing(
 
 
 def as_payloads(stored: pa.Field, source_field: pa.Field) -> pa.Field:
-    """A column of blobs of 2.2 as plain bytes or URIs, if the DataFrame has those: the writer makes blobs of them.
+    """A column with blobs of 2.2 as plain bytes or URIs where the DataFrame has those: the writer makes blobs of them.
 
     Args:
         stored: The column of the table.
         source_field: The column of the DataFrame.
     """
+    kind, source = stored.type, source_field.type
     if not has_blobs(stored):
-        return stored
+        if not pa.types.is_nested(kind) or kind.id != source.id:
+            return stored
+        olds, sources = ([each.field(i) for i in range(each.num_fields)] for each in (kind, source))
+        by_name = {field.name: field for field in sources}
+        if pa.types.is_struct(kind):
+            sources = [by_name.get(old.name, old) for old in olds]
+        fields = list(map(as_payloads, olds, sources))
+        return stored if fields == olds else stored.with_type(with_fields(kind, fields))
     if pa.types.is_string(source_field.type) or pa.types.is_large_string(source_field.type):
         return pa.field(stored.name, pa.string(), stored.nullable)
     is_bytes = pa.types.is_binary(source_field.type) or pa.types.is_large_binary(source_field.type)

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.compression.chunks import Counts
-from lance_core.encoding.compression.registry import encode_miniblock, encode_per_value
+from lance_core.encoding.compression.registry import encode_miniblock
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.page import DecodedRows, EncodedPage, RowRuns, Steps, as_bytes
 from lance_core.encoding.repdef import (
@@ -40,10 +40,10 @@ from lance_core.encoding.repdef import (
     list_layers_of_description,
     max_definition,
 )
-from lance_core.encoding.structural import chunk_layout, fullzip
+from lance_core.encoding.structural import chunk_layout
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema
-from lance_core.schema.field import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload
+from lance_core.schema.field import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload, map_fields
 
 _MAX_FILE: Final = 2**63
 
@@ -129,31 +129,16 @@ class Descriptor(NamedTuple):
 _NO_BLOB: Final = Descriptor(BlobKind.INLINE)
 
 
-def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
-    """Write a page of descriptors of 2.2.
-
-    Args:
-        blobs: The descriptors; None for a null.
-    """
-    count = len(blobs)
-    rows = [_NO_BLOB if blob is None else blob for blob in blobs]
-    kinds = (np.uint8, np.int64, np.int64, np.uint32)
-    columns = list(zip(*rows, strict=True)) or [()] * 5
-    numbers = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=False)]
-    parts: list[DataBlock] = [
-        FixedWidthBlock(data=part.view(np.uint8), bits_per_value=part.itemsize * 8, num_values=count)
-        for part in numbers
-    ]
-    uris = [uri.encode() for uri in columns[4]]
-    ends = np.cumsum([0, *map(len, uris)], dtype=np.int32)
-    parts.append(VariableBlock(offsets=ends, data=np.frombuffer(b"".join(uris), np.uint8), num_values=count))
-    nulls = np.array([blob is None for blob in blobs])
-    definition = nulls.astype(np.uint16) if nulls.any() else None
-    layer = Layer.ALL_VALID_ITEM if definition is None else Layer.NULLABLE_ITEM
-    levels = Levels(layers=(layer,), num_levels=count, repetition=None, definition=definition)
-    packed = PackedStructBlock(children=tuple(parts), num_values=count)
-    encoding, values = encode_per_value(packed, "variable_packed_struct")
-    return fullzip.encode(levels, values, encoding, num_rows=count)
+def descriptor_array(blobs: Sequence[Descriptor | None]) -> pa.StructArray:
+    """Descriptors of 2.2 as structs; None for a null."""
+    parts = zip(*[_NO_BLOB if blob is None else blob for blob in blobs], strict=True)
+    columns = list(parts) or [()] * len(DESCRIPTOR_V2)
+    kinds = [pa.type_for_alias(kind) for kind in DESCRIPTOR_V2_TYPES]
+    fields = [pa.field(name, kind, nullable=False) for name, kind in zip(DESCRIPTOR_V2, kinds, strict=True)]
+    children = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.StructArray.from_arrays(
+        children, fields=fields, mask=pa.array([blob is None for blob in blobs], pa.bool_())
+    )
 
 
 def describe_field(field: Field) -> Field:
@@ -171,19 +156,13 @@ def gives_payloads(field: Field) -> bool:
 
 
 def describe_schema(schema: Schema) -> Schema | None:
-    """The columns with descriptors in place of payloads; None if there are no payloads among them.
-
-    Raises:
-        UnsupportedError: Payloads of blobs of 2.2 are inside of another type.
-    """
-    for top in schema.fields:
-        if top.children and any(gives_payloads(field) for field, _ in top.walk() if field is not top):
-            raise UnsupportedError(
-                f"column {top.name!r}: blobs of 2.2 inside of other types cannot be read; choose other columns"
-            )
-    if not any(map(gives_payloads, schema.fields)):
-        return None
-    return replace(schema, fields=tuple(describe_field(f) if gives_payloads(f) else f for f in schema.fields))
+    """The columns with descriptors in place of payloads; None if there are no payloads among them."""
+    if "described" not in schema.memo:
+        has_payloads = any(gives_payloads(field) for field, _ in schema.walk())
+        described = map_fields(schema, lambda field: describe_field(field) if gives_payloads(field) else field)
+        schema.memo["described"] = described if has_payloads else None
+    described_schema: Schema | None = schema.memo["described"]
+    return described_schema
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:

@@ -46,7 +46,7 @@ from lance_core.maintenance.erasure.survey import (
     survey_all_versions,
 )
 from lance_core.maintenance.verify.index_values import open_stored_rows
-from lance_core.schema.field import is_blob_v2
+from lance_core.row_addresses import offsets_of
 from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.table.paths import data_key, tag_ref_key
@@ -62,6 +62,7 @@ from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.delete import delete_rows
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.projection import described_columns, scanned_columns
+from lance_core.verbs.scan.read_fragment import read_descriptors
 
 _logger = logging.getLogger(__name__)
 
@@ -386,12 +387,14 @@ def _has_external_blobs(facts: ErasureSurvey, version: SurveyedVersion) -> bool:
     If the condition cannot be evaluated in the latest version, all rows of fragments that can hold a row count.
     """
     manifest, columns = version.manifest, described_columns(version.manifest)
-    blobs = [field.name for field in manifest.schema.fields if is_blob_v2(field)]
     held = facts.held_fragments(version)
-    if columns is None or not blobs or not held:
+    if columns is None or not held:
         return False
     fragments = [piece.fragment for piece in version.pieces if piece.fragment.id in held]
     whole = open_stored_rows(version.snapshot, fragments)
-    where = facts.condition.build_over(columns) if facts.condition.columns(manifest) is not None else pc.scalar(True)
-    conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
-    return any(len(rows) for condition in conditions for _, rows in each_matching(whole, condition, columns))
+    where = facts.condition.build_over(columns) if facts.condition.columns(manifest) is not None else None
+    return any(
+        pc.any(pc.equal(pc.struct_field(entries, "kind"), BlobKind.EXTERNAL.value)).as_py()
+        for fragment, rows in each_matching(whole, where, columns)
+        for entries in read_descriptors(whole, fragment, offsets_of(rows))
+    )

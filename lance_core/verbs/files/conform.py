@@ -15,7 +15,7 @@ A blob column is a column of bytes with the metadata `lance-encoding:blob`. In f
 A blob of 2.2 may be given by a URI below a base path of the dataset, and by other URIs only if the caller allows it:
 whoever reads the table also reads the URI, with their own credentials.
 
-Blob columns of other types, and blobs inside of structs and lists, are rejected: no reader could read them.
+Blob columns of other types are rejected, and blobs inside of other types but in 2.2: no reader could read them.
 
 Dictionary columns of datasets of version 0.1, whose manifest repeats the dictionary values of the data files.
 
@@ -30,10 +30,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.extension_types import is_json_type, storage_type
+from lance_core.extension_types import is_json_type
 from lance_core.file import DataFileReader
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import (
@@ -41,16 +40,18 @@ from lance_core.schema import (
     Field,
     Schema,
     check_names,
+    field_from_arrow,
     field_to_arrow,
     schema_from_arrow,
     schema_to_arrow,
 )
-from lance_core.schema.field import BLOB_V2_NAME, is_blob_v2, map_fields
+from lance_core.schema.field import BLOB_KEY, BLOB_V2_NAME, is_blob_v2, map_fields
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore, canonical_uri, split_uri
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.paths import data_key
+from lance_core.verbs.scan.blob_payloads import blobs_inside
 from lance_core.verbs.scan.projection import ROW_COLUMNS
 
 
@@ -177,7 +178,8 @@ class _Lenience(NamedTuple):
 def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, is_entries: bool = False) -> Field:
     if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary", "string", "large_string"):
         return dataset
-    if dataset.logical_type != data.logical_type:
+    # The reference library writes "list" for lists of blobs, whose items become structs.
+    if dataset.logical_type.removesuffix(".struct") != data.logical_type.removesuffix(".struct"):
         raise SchemaError(
             f"Append with different schema: `{path}` should have type {field_to_arrow(dataset).type} "
             f"but type was {field_to_arrow(data).type}"
@@ -218,8 +220,6 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if chunked.type == target:
         return chunked
-    if is_blob_v2(field) and not pa.types.is_struct(storage_type(chunked.type)):
-        return pa.chunked_array([_as_blobs(chunk, target) for chunk in chunked.chunks], target)
     if field.logical_type == JSON and is_json_type(chunked.type):
         return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], target)
     try:
@@ -228,74 +228,70 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         raise type(error)(f"column {field.name!r}: {error}") from error
 
 
-def _as_blobs(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Blobs of 2.2 as structs, from payloads or URIs (strings): the other part is null; a null is a null struct."""
-    storage = storage_type(kind)
-    parts = {part.name: pa.nulls(len(values), part.type) for part in storage}
-    name = "uri" if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) else "data"
-    parts[name] = values.cast(parts[name].type)
-    mask = pc.is_null(values) if values.null_count else None
-    array = pa.StructArray.from_arrays(list(parts.values()), fields=list(storage), mask=mask)
-    return pa.ExtensionArray.from_storage(kind, array) if isinstance(kind, pa.BaseExtensionType) else array
-
-
-_NAME: Final = "lance-encoding:blob"
-_KEY: Final = _NAME.encode()
 _BYTES: Final = (pa.binary(), pa.large_binary(), pa.binary_view())
 _STORAGE: Final = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
 
 
-def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
+def new_schema(schema: pa.Schema, version: FileVersion, first_field_id: int) -> Schema:
     """The schema of a new dataset, with the columns of blobs in the types that its file version has for them.
 
+    Lists of bytes that become blobs keep their logical type, as in the reference library.
+
     Raises:
-        SchemaError: A column of blobs is of another type.
-        UnsupportedError: The version has no blobs, or a blob lies inside of another type.
+        SchemaError: A column of blobs is of another type, or the schema cannot be stored.
+        UnsupportedError: The version has no blobs, or none inside of other types.
     """
-    check_blobs(schema, version, binary=version is FileVersion.V2_2)
-    if version is not FileVersion.V2_2:
-        return schema
-    fields = [_blob_type(field) if _is_blob(field) else field for field in schema]
-    return pa.schema(fields, metadata=schema.metadata)
+    check_blobs(schema, version, is_new=True)
+    fields = schema_from_arrow(schema, first_field_id)
+    if version is not FileVersion.V2_2 or not any(map(_is_marked, (field for field, _ in fields.walk()))):
+        return fields
+    typed = map_fields(fields, lambda field: _blob_type(field) if _is_marked(field) else field)
+    return replace(typed, fields=tuple(field.without_ids() for field in typed.fields)).with_ids(first_field_id)
 
 
-def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False) -> None:
+def check_blobs(schema: pa.Schema, version: FileVersion, *, is_new: bool = False) -> None:
     """Check that the columns that are marked as blobs can be stored as blobs.
 
     Args:
         schema: The columns.
         version: Version of the files.
-        binary: Whether binary columns can be blobs, not just large binary ones.
+        is_new: Whether a dataset is created: in 2.2 binary columns can be blobs then, and blobs lie in other types.
 
     Raises:
         SchemaError: A column of blobs is of another type.
-        UnsupportedError: The version has no blobs, or a blob lies inside of another type.
+        UnsupportedError: The version has no blobs, or none inside of other types.
     """
-    for field in schema:
-        for below, path in _walk_children(field, field.name):
-            if _asks_for_blobs(below):
+    is_2_2 = is_new and version is FileVersion.V2_2
+    for top in schema:
+        for field, path in _walk(top, top.name):
+            if not _asks_for_blobs(field):
+                continue
+            if field is not top and not is_2_2:
                 raise UnsupportedError(
-                    f"field {path!r}: blobs inside of other types are not offered; make it a column of its own, or "
-                    f"leave out the metadata {_NAME}"
+                    f"field {path!r}: blobs inside of other types are offered in new tables of version 2.2 alone; make "
+                    f"it a column of its own, or leave out the metadata {BLOB_KEY}"
                 )
-        if not _asks_for_blobs(field):
-            continue
-        if version is FileVersion.V0_1:
-            raise UnsupportedError(
-                f"column {field.name!r}: files of version 0.1 have no blobs; write with data_storage_version='2.2', or "
-                f"leave out the metadata {_NAME}"
-            )
-        if not (field.type == pa.large_binary() or (binary and field.type in _BYTES)):
-            if pa.types.is_struct(field.type):
-                raise SchemaError(
-                    f"column {field.name!r} holds descriptions of blobs, {field.type}, which say where payloads lie in "
-                    "other files; scan with blob_handling='all_binary' (large_binary) to write the payloads, or leave "
-                    f"out the metadata {_NAME} to write the descriptions as they are"
-                )
-            raise SchemaError(
-                f"column {field.name!r} with the metadata {_NAME} must be of type large_binary, not {field.type}; cast "
-                f"it, or leave out the metadata"
-            )
+            _check_blob(field, path, version, binary=is_2_2)
+
+
+def _check_blob(field: pa.Field, path: str, version: FileVersion, *, binary: bool) -> None:
+    if version is FileVersion.V0_1:
+        raise UnsupportedError(
+            f"column {path!r}: files of version 0.1 have no blobs; write with data_storage_version='2.2', or "
+            f"leave out the metadata {BLOB_KEY}"
+        )
+    if field.type == pa.large_binary() or (binary and field.type in _BYTES):
+        return
+    if pa.types.is_struct(field.type):
+        raise SchemaError(
+            f"column {path!r} holds descriptions of blobs, {field.type}, which say where payloads lie in "
+            "other files; scan with blob_handling='all_binary' (large_binary) to write the payloads, or leave "
+            f"out the metadata {BLOB_KEY} to write the descriptions as they are"
+        )
+    raise SchemaError(
+        f"column {path!r} with the metadata {BLOB_KEY} must be of type large_binary, not {field.type}; cast "
+        f"it, or leave out the metadata"
+    )
 
 
 def external_prefixes(bases: Iterable[BasePath]) -> tuple[str, ...]:
@@ -317,13 +313,13 @@ def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequ
     if places is None:
         return
     for field in schema.fields:
-        if not is_blob_v2(field) or field.name not in rows.schema.names:
+        if field.name not in rows.schema.names or not any(is_blob_v2(node) for node, _ in field.walk()):
             continue
         column = rows.column(field.name)
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            storage = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
-            for uri in storage.filter(storage.is_valid()).field("uri").drop_null():
-                _check_place(field.name, uri.as_py(), tuple(places))
+            for node, blobs in blobs_inside(field, chunk):
+                for uri in blobs.filter(blobs.is_valid()).field("uri").drop_null():
+                    _check_place(node.name, uri.as_py(), tuple(places))
 
 
 def _check_place(name: str, uri: str, places: tuple[str, ...]) -> None:
@@ -339,29 +335,28 @@ def _check_place(name: str, uri: str, places: tuple[str, ...]) -> None:
         )
 
 
-def _walk_children(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
-    """Yield all fields below a field, with their paths."""
+def _walk(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
+    """Yield a field and all fields below it, with their paths."""
+    yield field, path
     kind = field.type
-    if not pa.types.is_nested(kind):
-        return
-    for index in range(kind.num_fields):
+    for index in range(kind.num_fields if pa.types.is_nested(kind) else 0):
         child = kind.field(index)
-        yield child, f"{path}.{child.name}"
-        yield from _walk_children(child, f"{path}.{child.name}")
+        yield from _walk(child, f"{path}.{child.name}")
 
 
 def _asks_for_blobs(field: pa.Field) -> bool:
-    return bool((field.metadata or {}).get(_KEY, b"").lower() == b"true")
+    return bool((field.metadata or {}).get(BLOB_KEY.encode(), b"").lower() == b"true")
 
 
-def _is_blob(field: pa.Field) -> bool:
-    return _asks_for_blobs(field) and field.type in _BYTES
+def _is_marked(field: Field) -> bool:
+    is_binary = field.logical_type in ("binary", "large_binary")
+    return is_binary and field.metadata.get(BLOB_KEY, b"").lower() == b"true"
 
 
-def _blob_type(field: pa.Field) -> pa.Field:
-    other_metadata = {key: value for key, value in (field.metadata or {}).items() if key != _KEY}
-    metadata = {**other_metadata, b"ARROW:extension:name": BLOB_V2_NAME.encode()}
-    return pa.field(field.name, _STORAGE, field.nullable, metadata=metadata)
+def _blob_type(field: Field) -> Field:
+    metadata = {key: value for key, value in field.metadata.items() if key != BLOB_KEY}
+    arrow = pa.field(field.name, _STORAGE, field.nullable, {**metadata, "ARROW:extension:name": BLOB_V2_NAME.encode()})
+    return field_from_arrow(arrow)
 
 
 def known_dictionaries(schema: Schema, values: Mapping[int, pa.Array]) -> Schema:

@@ -20,8 +20,9 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError,
 from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
+from lance_core.file.write_plan import write_plan
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
-from lance_core.schema import Schema, check_names, schema_from_arrow, schema_from_bytes
+from lance_core.schema import Schema, check_names, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import DATA_PREFIX, TableFormat, data_key, new_data_file_name
@@ -36,7 +37,7 @@ from lance_core.verbs.files.conform import (
     fit,
     is_alike,
     known_dictionaries,
-    with_blob_types,
+    new_schema,
 )
 from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.files.progress import FragmentWriteProgress
@@ -165,6 +166,7 @@ class FragmentWriter:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
         self._version = FileVersion.from_string(data_storage_version)
         self._schema = resolve_field_ids(schema, dataset_schema, self._version, first_field_id)
+        write_plan(self._schema, self._version)  # a schema that cannot be stored is rejected before any row
         self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
         self._progress = progress
         self._max_rows = max_rows_per_file
@@ -438,7 +440,7 @@ def resolve_field_ids(
     if dataset_schema is None:
         for name in schema.names:
             check_column_name(name)
-        return schema_from_arrow(with_blob_types(schema, version), first_field_id)
+        return new_schema(schema, version, first_field_id)
     table_schema = schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema
     check_lacking_columns(table_schema, schema.names, version.value)
     return fit(table_schema, schema, fills_structs=True)

@@ -70,7 +70,7 @@ def with_old_fields(new: pa.Table, old: pa.Table | pa.RecordBatch, columns: Mapp
 
 
 def _lacks_fields(dataset: Field, data: Field) -> bool:
-    if dataset.logical_type != "struct":
+    if dataset.logical_type != "struct" or data.logical_type != "struct":  # blobs are given as bytes
         return False
     by_name = {child.name: child for child in data.children}
     return any(child.name not in by_name or _lacks_fields(child, by_name[child.name]) for child in dataset.children)

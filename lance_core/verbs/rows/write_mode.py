@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.structural.blob import BlobKind, describe_schema, gives_payloads, is_any_blob
+from lance_core.encoding.structural.blob import BlobKind, is_any_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.statistics import field_sizes
-from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, read_descriptors
 
 _BESIDE: Final = (BlobKind.PACKED, BlobKind.DEDICATED)
 
@@ -87,9 +87,10 @@ def writes_less_by_columns(
         changes: Fragments, each with the ascending offsets of the rows that change.
         columns: The columns that change.
     """
-    if snapshot.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, columns.fields)):
+    nodes = [node for node, _ in columns.walk()]
+    if snapshot.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, nodes)):
         return False
-    ids = {node.id for node, _ in columns.walk()}
+    ids = {node.id for node in nodes}
     by_rows = by_columns = 0.0
     for fragment, changed in changes:
         sizes = field_sizes(snapshot, fragment)
@@ -104,12 +105,9 @@ def writes_less_by_columns(
 
 def _payload_bytes(snapshot: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
     """Bytes of the blob payloads of some rows that are in separate files, and are copied if the rows move."""
-    schema = describe_schema(Schema(fields=tuple(filter(gives_payloads, snapshot.manifest.schema.fields))))
-    if schema is None:
-        return 0
-    total, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
-    for batch in read_fragment(snapshot, fragment, schema, rows):
-        for entries in batch.columns:
-            kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
-            total += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0
+    total = 0
+    for entries in read_descriptors(snapshot, fragment, rows):
+        beside = pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
+        kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
+        total += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0
     return total

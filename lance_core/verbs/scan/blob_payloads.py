@@ -14,7 +14,7 @@ The layout is that of tables written by pylance 14.0.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.repdef import list_items
 from lance_core.encoding.structural.blob import BlobKind, gives_payloads
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
 from lance_core.extension_types import storage_type
@@ -64,13 +65,13 @@ class _PayloadRange(NamedTuple):
 
 
 def with_payloads(
-    snapshot: Snapshot, files: Mapping[str, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
+    snapshot: Snapshot, files: Mapping[int, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with their payloads, in batches of bounded bytes.
 
     Args:
         snapshot: The version.
-        files: The data file of each blob column; a column without a file is null.
+        files: The data file of each field of blobs by its id; a field without a file is null.
         batch: The rows, with descriptors.
         schema: The columns of the result.
         arrow: The Arrow schema of `schema`.
@@ -80,14 +81,55 @@ def with_payloads(
         ObjectNotFoundError: The object of an external blob does not exist.
         UnsupportedError: A blob has an unknown kind, or a URI whose scheme is not allowed.
     """
-    fields = [field for field in schema.fields if gives_payloads(field)]
-    sizes = sum((_sizes(field, batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
+
+    def filled(field: Field, entries: Any) -> pa.Array:
+        return _read_column(snapshot, files.get(field.id), entries, field)
+
+    sizes = sum(map(_sizes, schema.fields, batch.columns), np.zeros(batch.num_rows, np.int64))
     for start, end in _split_rows(sizes):
-        part = batch.slice(start, end - start)
-        blobs = ((field, part.column(field.name)) for field in fields)
-        arrays = {field.name: _read_column(snapshot, files.get(field.name), blob, field) for field, blob in blobs}
-        columns = [arrays.get(name, column) for name, column in zip(arrow.names, part.columns, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+        columns = batch.slice(start, end - start).columns
+        filled_columns = [replace_blobs(*pair, filled) for pair in zip(schema.fields, columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(filled_columns, schema=arrow)
+
+
+def replace_blobs(field: Field, array: Any, change: Callable[[Field, Any], pa.Array]) -> pa.Array:
+    """The array with other values in place of the blobs of 2.2 inside of it.
+
+    Args:
+        field: The field of the result.
+        array: Its values; in place of blobs they may have another type.
+        change: Called with each field of blobs and its entries, in one array without structs and lists around them.
+    """
+    if gives_payloads(field):
+        return change(field, array)
+    if not _has_blobs(field):
+        return array
+    kind = arrow_type_of(field)
+    if pa.types.is_struct(kind):
+        children = [replace_blobs(child, array.field(i), change) for i, child in enumerate(field.children)]
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    offsets, items = list_items(array)
+    validity = array.is_valid().buffers()[1] if array.null_count else None
+    ends = pa.py_buffer(offsets.astype(np.int64 if pa.types.is_large_list(kind) else np.int32))
+    children = [replace_blobs(field.children[0], items, change)]
+    return pa.Array.from_buffers(kind, len(array), [validity, ends], children=children)
+
+
+def blobs_inside(field: Field, array: Any) -> list[tuple[Field, Any]]:
+    """The fields of blobs of 2.2 in a field, each with its entries: structs of payloads and URIs, or of descriptors."""
+    pairs: list[tuple[Field, Any]] = []
+
+    def collected(blob: Field, entries: Any) -> Any:
+        pairs.append((blob, entries.storage if isinstance(entries, pa.ExtensionArray) else entries))
+        return pa.nulls(len(entries), arrow_type_of(blob))
+
+    replace_blobs(field, array, collected)
+    return pairs
+
+
+def _has_blobs(field: Field) -> bool:
+    return any(gives_payloads(node) for node, _ in field.walk())
 
 
 def _split_rows(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -104,6 +146,16 @@ def _split_rows(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _sizes(field: Field, entries: Any) -> npt.NDArray[np.int64]:
+    """Bytes of the payloads in each value of a field."""
+    sizes = np.zeros(len(entries), np.int64)
+    if not _has_blobs(field):
+        return sizes
+    if not gives_payloads(field) and pa.types.is_struct(entries.type):
+        return sum((_sizes(child, entries.field(i)) for i, child in enumerate(field.children)), sizes)
+    if not gives_payloads(field):
+        offsets, items = list_items(entries)
+        sums = np.append(0, np.cumsum(_sizes(field.children[0], items)))[offsets]
+        return np.asarray(sums[1:] - sums[:-1])
     sizes = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
     if len(sizes) and int(sizes.max()) >= _MAX_FILE:
         raise CorruptFileError(f"column {field.name!r}: a blob of {sizes.max()} bytes is larger than any file")

@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
+from lance_core.schema.field import quote_path
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.expressions.arrow import check_filter
 from lance_core.verbs.scan.projection import (
     ROW_ADDRESS,
     ROW_ID,
     Projection,
-    is_description,
+    has_descriptions,
     scanned_columns,
     with_row_fields,
 )
@@ -318,9 +319,9 @@ class ScanOptions:
         outputs = self.projection.outputs if self.projection is not None else None
         if outputs is None:
             return {
-                name: name for name in self.result.result(()).names if is_description(self.result_schema.field(name))
+                name: name for name in self.result.result(()).names if has_descriptions(self.result_schema.field(name))
             }
-        return {out.field.name: out.path[0] for out in outputs if len(out.path) == 1 and is_description(out.field)}
+        return {out.field.name: quote_path(out.path) for out in outputs if out.path and has_descriptions(out.field)}
 
     @property
     def result(self) -> Projection:

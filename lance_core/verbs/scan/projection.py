@@ -52,7 +52,7 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
-from lance_core.schema.field import BLOB_V2_NAME, is_blob, is_blob_v2, is_packed
+from lance_core.schema.field import BLOB_V2_NAME, is_blob, is_blob_v2, is_packed, map_fields
 from lance_core.schema.relabel import relabel
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -440,11 +440,11 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
     name = f"scanned, {AS_BYTES if handling == AS_BYTES else 'described'}"
     columns: Schema | None = schema.memo.get(name)
     if columns is None:
-        has_blobs = any(is_blob(field) or is_blob_v2(field) for field in schema.fields)
+        has_blobs = any(is_blob(field) or is_blob_v2(field) for field, _ in schema.walk())
         columns = schema
         if has_blobs and manifest.data_storage_version not in ("0.1", "legacy"):
             view = _payload_field if handling == AS_BYTES else _describe_field
-            columns = Schema(fields=tuple(map(view, schema.fields)), metadata=schema.metadata)
+            columns = map_fields(schema, view)
         schema.memo[name] = columns
     return columns
 
@@ -458,6 +458,11 @@ def described_columns(manifest: Manifest) -> Schema | None:
 def is_description(field: pa.Field) -> bool:
     """Whether a column of a scan holds descriptions of blobs."""
     return pa.types.is_struct(field.type) and (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+def has_descriptions(field: pa.Field) -> bool:
+    """Whether a column of a scan, or a field of its structs, holds descriptions of blobs."""
+    return is_description(field) or (pa.types.is_struct(field.type) and any(map(has_descriptions, field.type)))
 
 
 def _describe_field(field: Field) -> Field:

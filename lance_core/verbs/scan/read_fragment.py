@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.encoding.structural.blob import describe_schema
+from lance_core.encoding.structural.blob import describe_schema, gives_payloads
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.scan.blob_payloads import with_payloads
+from lance_core.verbs.scan.blob_payloads import blobs_inside, with_payloads
 
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
@@ -151,6 +151,17 @@ def read_fragment(
             yield _join_columns(fragment, batches, schema, arrow)
 
 
+def read_descriptors(snapshot: Snapshot, fragment: Fragment, rows: Rows) -> Iterator[pa.StructArray]:
+    """Yield the descriptors of the blobs of 2.2 in rows of a fragment, at any level of its columns."""
+    columns = snapshot.manifest.schema.fields
+    payloads = Schema(fields=tuple(field for field in columns if any(gives_payloads(node) for node, _ in field.walk())))
+    described = describe_schema(payloads)
+    if described is not None:
+        for batch in read_fragment(snapshot, fragment, described, rows):
+            for field, column in zip(payloads.fields, batch.columns, strict=True):
+                yield from (entries for _, entries in blobs_inside(field, column))
+
+
 def _align_batches(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
     """Yield slices of the same rows of all streams, cut where a batch of one of them ends.
 
@@ -173,7 +184,7 @@ def _fill_payloads(
     """Yield the rows with blob payloads in place of descriptors."""
     arrow = schema_to_arrow(schema)
     files = resolve_files_of_fields(fragment, schema)
-    locations = {field.name: snapshot.data_file(file) for file, file_schema, _ in files for field in file_schema.fields}
+    locations = {field_id: snapshot.data_file(file) for file, _, columns in files for field_id in columns}
     for batch in descriptor_batches:
         yield from with_payloads(snapshot, locations, batch, schema, arrow)
 

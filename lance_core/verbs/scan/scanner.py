@@ -33,7 +33,13 @@ from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, s
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows, order_of
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.projection import ROW_ADDRESS, Projection, rows_without_columns
+from lance_core.verbs.scan.projection import (
+    ROW_ADDRESS,
+    Projection,
+    has_descriptions,
+    is_description,
+    rows_without_columns,
+)
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import count_live, count_live_each
 from lance_core.verbs.scan.small_fragments import FEWEST, coalesced, worked_on
@@ -138,8 +144,8 @@ class LanceScanner:
             table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
         frame = table.select(self.projected_schema.names).to_pandas(**options)
         for name, source in sources.items() if blob_mode == "lazy" else ():
-            values = payloads.column(source).to_pylist()
-            frame[name] = [None if payload is None else BlobFile(payload) for payload in values]
+            field = self.projected_schema.field(name)
+            frame[name] = [_as_files(value, field) for value in payloads.column(source).to_pylist()]
         return frame
 
     def head(self, num_rows: int) -> pa.Table:
@@ -426,3 +432,12 @@ def _combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of several batches as one; dictionaries that do not fit together are an error that names the column."""
     rows = pa.Table.from_batches(batches)
     return combine_chunks(rows).to_batches()[0] if rows.num_columns else rows_without_columns(rows.num_rows)
+
+
+def _as_files(value: Any, field: pa.Field) -> Any:
+    """A value with files in place of the payloads of blobs, which its described field names."""
+    if value is None or not has_descriptions(field):
+        return value
+    if is_description(field):
+        return BlobFile(value)
+    return {child.name: _as_files(value[child.name], child) for child in field.type}

@@ -148,7 +148,6 @@ def branch(uri):
 
 FILES = r"file version 2\.3 is not supported"
 LISTS_OF_BLOBS = "blobs inside lists are not supported"
-BLOBS_INSIDE = r"blobs of 2\.2 inside of other types cannot be read"
 POINT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901)
 KINDS = {
     **{f"files {version}": (write(data_storage_version=version), READ) for version in ("0.1", "legacy", "2.0", "2.1", "2.2", "stable")},
@@ -181,10 +180,10 @@ KINDS = {
     "blobs of each place": (typed_blobs, READ),
     "blobs in a struct 2.0": (blobs_inside("2.0", "struct"), READ),
     "blobs in a struct 2.1": (blobs_inside("2.1", "struct"), READ),
-    "blobs in a struct 2.2": (blobs_inside("2.2", "struct"), BLOBS_INSIDE),
+    "blobs in a struct 2.2": (blobs_inside("2.2", "struct"), READ),
     "blobs in a list 2.0": (blobs_inside("2.0", "list"), READ),
     "blobs in a list 2.1": (blobs_inside("2.1", "list"), LISTS_OF_BLOBS),
-    "blobs in a list 2.2": (blobs_inside("2.2", "list"), BLOBS_INSIDE),
+    "blobs in a list 2.2": (blobs_inside("2.2", "list"), READ),
     "json": (column(JSON), READ),
     "json in a struct": (column(pa.StructArray.from_arrays([JSON], names=["j"])), READ),
     "json in a list": (column(pa.ListArray.from_arrays(list(range(N + 1)), JSON)), READ),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_dagster.handlers.exact_cast import can_cast, cast_exactly
 
 FIELD = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 ROWS = pa.table(
@@ -99,3 +100,46 @@ def test_a_column_asset_sets_payloads(lake):
     found = lance.dataset(lake.uri("images")).to_table(columns=["thumb", "b"], blob_handling="all_binary")
     assert found["thumb"].to_pylist() == [b"t" * 70_000, None, b"", b"x"]
     assert found["b"].to_pylist() == ROWS["b"].to_pylist()
+
+
+INSIDE = {
+    "struct": (pa.struct([FIELD, pa.field("n", pa.int64())]), [{"b": b"abc", "n": 1}, None, {"b": None, "n": 2}]),
+    "list": (pa.list_(FIELD), [[b"abc", None, b"q" * 70_000], [], None]),
+}
+
+
+@pytest.mark.parametrize("kind", [pa.Table, pl.DataFrame])
+@pytest.mark.parametrize("metadata", [MERGE, {"lance/write_mode": "append"}])
+@pytest.mark.parametrize("shape", INSIDE)
+def test_blobs_inside_of_other_types(lake, kind, metadata, shape):
+    """Marked when the table is created; then bytes go into it."""
+    type_, values = INSIDE[shape]
+
+    def parts():
+        rows = pa.table({"id": range(3), "s": pa.array(values, type_)})
+        made.append("parts")
+        return rows if len(made) == 1 or kind is pa.Table else pl.from_arrow(rows)
+
+    made, seen = [], []
+    asset = dg.asset(parts, metadata=metadata)
+
+    @dg.asset
+    def reader(parts: pa.Table) -> None:
+        seen.append(parts["s"].to_pylist())
+
+    lake.run(asset)
+    lake.run(asset, reader)
+    times = 1 if metadata is MERGE else 2
+    rows = lance.dataset(lake.uri("parts")).to_table(blob_handling="all_binary")
+    assert sorted(map(repr, rows["s"].to_pylist())) == sorted(map(repr, seen[0])) == sorted(map(repr, values * times))
+
+
+def test_casts_to_blobs_without_pylance():
+    """The column is a struct where no extension type is registered."""
+    storage = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
+    target = pa.struct([pa.field("b", storage)])
+    rows = pa.array([{"b": b"x"}, {"b": None}, None], pa.struct([("b", pa.binary())]))
+    assert can_cast(rows.type, target)
+    cast = cast_exactly(rows, pa.field("s", target))
+    assert cast.to_pylist() == [{"b": {"data": b"x", "uri": None}}, {"b": None}, None]
+    assert not can_cast(pa.int64(), storage)

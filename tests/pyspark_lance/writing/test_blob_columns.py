@@ -121,3 +121,36 @@ def test_parquet_gets_the_payloads(spark, table, tmp_path):
     target = str(tmp_path / "folder")
     assert pyspark_lance.to_parquet(table, target, spark=spark) == 4
     assert payloads(spark.read.parquet(target)) == PAYLOADS
+
+
+INSIDE = [
+    ("s", "struct<b: binary, n: bigint>", pa.struct([FIELD, pa.field("n", pa.int64())]), {"b": b"a", "n": 1}),
+    ("l", "array<binary>", pa.list_(FIELD), [b"a", None, b"q" * 70_000]),
+    ("d", "array<struct<b: binary>>", pa.list_(pa.struct([FIELD])), [{"b": b"a"}, None, {"b": None}]),
+]
+
+
+def test_blobs_inside_of_structs_and_arrays(spark, uri):
+    """Read as descriptions and as bytes, appended, merged and updated from bytes; pylance reads them."""
+    columns = [pa.array([value, None], kind) for _, _, kind, value in INSIDE]
+    schema = pa.schema([("id", pa.int64()), *((name, kind) for name, _, kind, _ in INSIDE)])
+    lance_core.write_dataset(pa.table([pa.array([0, 1]), *columns], schema=schema), uri)
+    described = pyspark_lance.read(spark, uri)
+    assert [row.size for row in described.selectExpr("s.b.size").collect()] == [1, None]
+    assert described.selectExpr("l[2].size as size").first().size == 70_000
+    binary = pyspark_lance.read(spark, uri, blob_handling="all_binary")
+    assert [binary.schema[name].dataType.simpleString().replace(" ", "") for name, *_ in INSIDE] == [
+        kind.replace(" ", "") for _, kind, _, _ in INSIDE
+    ]
+    pyspark_lance.write(binary.selectExpr("id + 2 as id", "s", "l", "d"), uri, mode="append")
+    changed = binary.where("id = 0").selectExpr("3 as id", "s", "l", "d")
+    pyspark_lance.merge(changed, uri, on="id")
+    pyspark_lance.merge(changed.selectExpr("4 as id", "s", "l", "d"), uri, on="id")
+    pyspark_lance.update(uri, {"s": "named_struct('b', X'62', 'n', 9)", "l": "array(X'63')"}, "id = 2", spark=spark)
+    pyspark_lance.compact(spark, uri)
+    full = {name: value for name, _, _, value in INSIDE}
+    empty = dict.fromkeys(full)
+    expected = {0: full, 1: empty, 2: {**full, "s": {"b": b"b", "n": 9}, "l": [b"c"]}, 3: full, 4: full}
+    for library in (lance, lance_core):
+        rows = library.dataset(uri).to_table(blob_handling="all_binary").to_pylist()
+        assert {row.pop("id"): row for row in rows} == expected
