@@ -1,4 +1,4 @@
-"""What `registry` holds for the community's registry of components and for Dagster's pages is true of the package."""
+"""What `docs/registry` holds for the community's registry of components and for Dagster's pages is true of the package."""
 
 import importlib.util
 import json
@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1] / "registry"
+ROOT = Path(__file__).parents[1] / "docs" / "registry"
 ENTRY = ROOT / "lance_lakehouse"
 SCHEMA, MANIFEST = (json.loads((ENTRY / name).read_text()) for name in ("schema.json", "manifest_entry.json"))
 EXAMPLE = yaml.safe_load((ENTRY / "example.yaml").read_text())

@@ -16,7 +16,6 @@ FOLDERS = (
     "docs",
     "protos",
     "changes",
-    "registry",
 )
 SUFFIXES = {".py", ".md", ".toml", ".proto", ".yaml"}
 OTHERS = (

@@ -59,15 +59,24 @@ def build_lance_health_checks(
             "build_lance_health_checks: storage_options and schema are for the tables below a root, and root is not "
             "given; leave them out, as the IO manager locates the tables of assets"
         )
+    pairs = [(ref, chosen) for ref in refs]
     for ref in refs:
         _own_policy(chosen, ref)
-    pairs = [(ref, chosen) for ref in refs]
     if lake is not None:
-        pairs = _list_tables_below_root(lake, refs, chosen, storage_options, schema)
-    return [_build_health_check(ref, table_policy, severity, io_manager_key) for ref, table_policy in pairs]
+        pairs = list_checked_tables(lake, refs, chosen, storage_options, schema)
+    return build_checks_of_tables(pairs, severity, io_manager_key)
 
 
-def _list_tables_below_root(
+def build_checks_of_tables(
+    tables: Iterable[tuple[TableRef, LanceMaintenancePolicy]],
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """The health checks of tables, each with its policy."""
+    return [_build_health_check(ref, table_policy, severity, io_manager_key) for ref, table_policy in tables]
+
+
+def list_checked_tables(
     lake: Lake,
     refs: Sequence[TableRef],
     policy: LanceMaintenancePolicy,

@@ -1,6 +1,7 @@
 """`LanceLakehouseComponent`: a folder of Lance tables with its IO manager, checks, maintenance and branches."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
@@ -14,10 +15,12 @@ from lance_dagster.checks.builders import (
     build_lance_primary_key_check,
 )
 from lance_dagster.checks.health import build_lance_health_checks
+from lance_dagster.components.listing import ListingComponent
 from lance_dagster.components.maintenance import build_maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.components.whole_root import build_definitions_of_root
 from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
+from lance_dagster.health.lake import Listing
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import Report, build_lance_observation_sensor
 from lance_dagster.tables.branch_policy import BranchPolicy
@@ -100,7 +103,7 @@ class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
 
 
 @dg.scaffold_with(LakehouseScaffolder)
-class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
+class LanceLakehouseComponent(ListingComponent):
     """A folder of Lance tables: the IO manager that stores assets in it, checks, maintenance and branches.
 
     The assets themselves are defined elsewhere in the project; `tables` adds checks and maintenance to them.
@@ -154,10 +157,15 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     def _check_root(cls, value: str) -> object:
         return checked_root(value)
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    @property
+    def listed_root(self) -> str | None:
+        """The URI of the root whose tables are listed; None if none are."""
+        return self.root_uri if self.health_checks or self.external_assets else None
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
         """The IO manager, and the definitions that `tables`, `maintenance` and `branching` ask for.
 
-        The storage is read only for `health_checks` and `external_assets`, which list the tables below the root.
+        Only `health_checks` and `external_assets` need the list of the tables below the root.
         """
         del context
         specs = [table.spec() for table in self.tables]
@@ -193,7 +201,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             below, named = (lake, specs) if self.all_tables else (None, ours)
             parts.append(build_maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
         if self.health_checks or self.external_assets:
-            parts.append(self._build_definitions_of_lake(specs))
+            parts.append(self._build_definitions_of_lake(specs, self.read_listing(state_path)))
         if self.branching is not None and self.branching.mode != "off" and ours:
             parts.append(_build_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
@@ -202,7 +210,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         """The arguments of the builders that choose tables below the root."""
         return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
 
-    def _build_definitions_of_lake(self, specs: Sequence[dg.AssetSpec]) -> dg.Definitions:
+    def _build_definitions_of_lake(self, specs: Sequence[dg.AssetSpec], listing: Listing | None) -> dg.Definitions:
         """The checks and external assets of the tables below the root."""
         return build_definitions_of_root(
             specs,
@@ -213,6 +221,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             storage_options=self.storage_options,
             schema=self.default_schema,
             io_manager_key=self.io_manager_key,
+            listing=listing,
         )
 
     def _build_checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
+from lance_dagster.components.listing import ListingComponent
 from lance_dagster.components.models import MaintenanceFields
 from lance_dagster.components.whole_root import build_definitions_of_root
 from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
@@ -52,7 +54,7 @@ def _job_name(folder: str) -> str:
 
 
 @dg.scaffold_with(MaintenanceScaffolder)
-class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
+class LanceMaintenanceComponent(ListingComponent):
     """Keeps Lance tables small and fast. Their IO manager is defined elsewhere in the project."""
 
     tables: Sequence[dg.ResolvedAssetKey] = Field(default=(), description="Keys of the assets.")
@@ -90,7 +92,12 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
         """The model of the YAML: unknown keys, and keys without effect, are rejected by name."""
         return with_checked_keys(super().model(), cls, _find_idle_keys)
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    @property
+    def listed_root(self) -> str | None:
+        """The URI of the root whose tables are listed; None if none are."""
+        return self.root if isinstance(self.root, str) and (self.health_checks or self.external_assets) else None
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
         lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
@@ -104,6 +111,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
             storage_options=self.storage_options,
             schema=self.default_schema,
             io_manager_key=self.io_manager_key,
+            listing=self.read_listing(state_path),
         )
         return dg.Definitions.merge(definitions, declared)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster.checks.health import build_lance_health_checks
-from lance_dagster.health.lake import lance_external_assets
+from lance_dagster.checks.health import build_checks_of_tables, build_lance_health_checks, list_checked_tables
+from lance_dagster.health.lake import Listing, build_external_assets, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.tables.refs import TableLike
+from lance_dagster.tables.refs import TableLike, table_refs
 
 
 def build_definitions_of_root(
@@ -21,8 +21,9 @@ def build_definitions_of_root(
     storage_options: Mapping[str, str],
     schema: str | None,
     io_manager_key: str,
+    listing: Listing | None,
 ) -> dg.Definitions:
-    """The external assets and health checks of tables, which are listed when the code location is loaded.
+    """The external assets and health checks of tables.
 
     Args:
         listed_assets: The assets that the YAML lists.
@@ -33,12 +34,16 @@ def build_definitions_of_root(
         storage_options: The options by which the root is reached.
         schema: The IO manager's `schema`, by which the tables of `known` are located.
         io_manager_key: The resource that knows where the tables are.
+        listing: The tables below the root; None lists them now.
     """
-    place: dict[str, Any] = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}
     checks: list[dg.AssetChecksDefinition] = []
     assets: list[dg.AssetSpec] = []
-    if health_checks:
-        checks = build_lance_health_checks(listed_assets, policy, io_manager_key=io_manager_key, **lake, **place)
-    if external_assets:
-        assets = lance_external_assets(lake["root"], lake["include"], lake["exclude"], known=listed_assets, **place)
+    below = make_lake(lake["root"], lake["include"], lake["exclude"], lake["policies"], policy, listing)
+    if health_checks and below is None:
+        checks = build_lance_health_checks(listed_assets, policy, io_manager_key=io_manager_key)
+    elif health_checks and below is not None:
+        tables = list_checked_tables(below, table_refs(listed_assets), policy, storage_options, schema)
+        checks = build_checks_of_tables(tables, io_manager_key=io_manager_key)
+    if external_assets and below is not None:
+        assets = build_external_assets(below, listed_assets, storage_options=storage_options, schema=schema)
     return dg.Definitions(assets=assets, asset_checks=checks)

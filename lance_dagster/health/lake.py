@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import dagster as dg
 
@@ -24,8 +24,13 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, Tabl
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_core.maintenance import FoundTable
 
 SUFFIX: Final = ".lance"
+
+
+Listing: TypeAlias = Sequence[Mapping[str, str]]
+"""Tables below a root that were listed before: the `path` and `uri` of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class Lake:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     policies: Mapping[str, Any] = field(default_factory=dict)
+    listing: Listing | None = None
 
     def place(self, root: TableRoot) -> TableRoot:
         """The root of the lake as a `TableRoot`."""
@@ -104,13 +110,12 @@ class Lake:
             with_manifest: Whether the manifest table of a directory namespace is one of them.
         """
         from lance_core.catalog import MANIFEST_TABLE  # noqa: PLC0415 - code locations load without it
-        from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
         declared = _locate_assets(root, [*(() if context is None else known_refs(context)), *refs])
         declared_names = {ref.name for ref in declared.values()}
         lake_tables = []
-        for table in find_chosen_tables(place.root_uri, self.include, self.exclude, place.options):
+        for table in self._list_tables(place):
             path = table.name
             if path == MANIFEST_TABLE and not with_manifest:
                 continue
@@ -122,6 +127,15 @@ class Lake:
                 LakeTable(ref=named, path=path, uri=table.uri, versions=table.versions, is_declared=ref is not None)
             )
         return lake_tables
+
+    def _list_tables(self, place: TableRoot) -> list[FoundTable]:
+        """The chosen tables, as the listing has them, or by a listing of the root."""
+        from lance_core.maintenance import FoundTable  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
+
+        if self.listing is None:
+            return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options)
+        return [FoundTable(path=entry["path"], uri=entry["uri"]) for entry in self.listing if self.takes(entry["path"])]
 
     def policy(self, policy: LanceMaintenancePolicy, path: str, ref: TableRef) -> LanceMaintenancePolicy | None:
         """The policy for a table; None if the table is not maintained.
@@ -154,6 +168,7 @@ def make_lake(
     exclude: str | Sequence[str],
     policies: Mapping[str, Any] | None = None,
     policy: LanceMaintenancePolicy | None = None,
+    listing: Listing | None = None,
 ) -> Lake | None:
     """The lake that the arguments of a builder describe; None if they name no root.
 
@@ -174,7 +189,7 @@ def make_lake(
     for name, path_policy in (policies or {}).items():
         policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, label=f"policies[{name!r}]")
     by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
-    return Lake(root=root, policies=by_path, **chosen)
+    return Lake(root=root, policies=by_path, listing=listing, **chosen)
 
 
 def lance_external_assets(
@@ -212,8 +227,20 @@ def lance_external_assets(
     lake = make_lake(root, include, exclude)
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
+    return build_external_assets(lake, known, storage_options=storage_options, schema=schema, group_name=group_name)
+
+
+def build_external_assets(
+    lake: Lake,
+    declared_assets: Iterable[TableLike] | TableLike,
+    *,
+    storage_options: Mapping[str, Any] | None,
+    schema: str | None,
+    group_name: str | None = None,
+) -> list[dg.AssetSpec]:
+    """The external assets of the tables of a lake; see `lance_external_assets`."""
     tables = list_tables_when_loaded(
-        lake, table_refs(known), storage_options=storage_options, schema=schema, label="lance_external_assets"
+        lake, table_refs(declared_assets), storage_options=storage_options, schema=schema, label="lance_external_assets"
     )
     return [build_external_asset(table, storage_options, group_name) for table in tables if not table.is_declared]
 

@@ -13,6 +13,7 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 import lance_core
 from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
+from lance_dagster.components.listing import HAS_STATE
 from tests import processes
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_maintenance import fill
@@ -156,8 +157,9 @@ def defs():
 """
 
 
-@pytest.mark.slow
-def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A function that runs `dg` in a project, and the folder of its components."""
     pytest.importorskip("dagster_dg_cli")
     package = tmp_path / "src" / "project"
     (package / "defs").mkdir(parents=True)
@@ -174,11 +176,45 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    return run, package / "defs"
+
+
+@pytest.mark.slow
+def test_the_list_of_tables_is_refreshed_by_dg(lake, project):
+    if not HAS_STATE:
+        pytest.skip("this Dagster has no state of components")
+    run, folder = project
+    (folder / "lake").mkdir()
+    component = {
+        "type": "lance_dagster.components.LanceLakehouseComponent",
+        "attributes": {
+            "root_uri": lake.root,
+            "external_assets": True,
+            "defs_state": {"management_type": "LOCAL_FILESYSTEM", "refresh_if_dev": False},
+        },
+    }
+    (folder / "lake" / "defs.yaml").write_text(yaml.safe_dump(component))
+    fill(lake, "sea/ships", fragments=1)
+    listed = run("list", "defs", "--json")
+    assert "sea/ships" in listed
+    assert "run dg utils refresh-defs-state" in listed
+    run("utils", "refresh-defs-state")
+    fill(lake, "sea/boats", fragments=1)
+    assert "sea/boats" not in run("list", "defs", "--json")
+    run("utils", "refresh-defs-state")
+    listed = run("list", "defs", "--json")
+    assert "sea/boats" in listed
+    assert "refresh-defs-state" not in listed
+
+
+@pytest.mark.slow
+def test_dg_lists_scaffolds_and_accepts_them(project):
+    run, folder = project
     listed = run("list", "components", "--json")
     assert "lance_dagster.components.LanceLakehouseComponent" in listed
     assert "lance_dagster.components.LanceMaintenanceComponent" in listed
     run("scaffold", "defs", "lance_dagster.components.LanceLakehouseComponent", "lake", "--root-uri", "s3://lake/x")
-    written = package / "defs" / "lake" / "defs.yaml"
+    written = folder / "lake" / "defs.yaml"
     assert yaml.safe_load(written.read_text())["attributes"]["root_uri"] == "s3://lake/x"
     run("scaffold", "defs", "lance_dagster.components.LanceMaintenanceComponent", "maintenance", "--table", "a/b")
     run("check", "yaml")

@@ -13,6 +13,7 @@ from lance_dagster import (
     lance_external_assets,
 )
 from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
+from lance_dagster.components.listing import HAS_STATE
 from tests.lance_dagster.lake import QUIET, Lake
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import fill, flights, run
@@ -128,7 +129,7 @@ def test_rows_beside_an_index_are_no_problem_of_a_policy_that_refreshes_none(lak
 
 class TestComponents:
     def build(self, component, text):
-        return component.resolve_from_yaml(text).build_defs(None)
+        return component.resolve_from_yaml(text).build_defs_from_state(None, None)
 
     def names(self, defs):
         assets = {spec.key.to_user_string() for spec in defs.assets or ()}
@@ -186,6 +187,23 @@ class TestComponents:
         }
         small = "lance_small_fragments"
         assert {one for one in found if one[1] == small} == {("nyc/flights", small), ("sea/ships", small)}
+
+    @pytest.mark.parametrize("component", [LanceLakehouseComponent, LanceMaintenanceComponent])
+    def test_the_list_of_tables_is_that_of_the_state(self, lake, tmp_path, component, caplog):
+        if not HAS_STATE:
+            pytest.skip("this Dagster has no state of components")
+        fill_foreign(lake, "sea/ships")
+        fill_foreign(lake, "sea/old")
+        root = "root_uri" if component is LanceLakehouseComponent else "root"
+        text = f"{root}: {lake.root}\nhealth_checks: true\nexternal_assets: true\nexclude: ['*/old']"
+        made, state = component.resolve_from_yaml(text), tmp_path / "state"
+        made.write_state_to_path(state)
+        fill_foreign(lake, "sea/boats")
+        assert self.names(made.build_defs_from_state(None, state)) == ({"sea/ships"}, {"sea/ships"})
+        assert not caplog.text
+        assert self.names(made.build_defs_from_state(None, None)) == ({"sea/ships", "sea/boats"},) * 2
+        assert "run dg utils refresh-defs-state" in caplog.text
+        assert made.defs_state_config.key == f"{component.__name__}[{lake.root}]"
 
     def test_no_table_of_a_lakehouse_is_looked_at_unless_it_is_asked_for(self, tmp_path):
         made = self.build(LanceLakehouseComponent, f"root_uri: {tmp_path}/none\nhealth_checks: true")
