@@ -29,8 +29,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Final
+from itertools import accumulate, chain
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,8 @@ from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage, is_draft, page_encoding
-from lance_core.errors import UnsupportedError
+from lance_core.errors import LanceError, UnsupportedError
+from lance_core.file.coalesced import can_coalesce, coalesce
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.metadata import ALIGNMENT, ColumnPages, FileVersion
 from lance_core.file.pool import num_threads, submit
@@ -60,6 +61,8 @@ WORTH_COPYING: Final = 0.1
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
 _BUFFER_BYTES: Final = 8 * 1024 * 1024
+# Bytes of small pages of a column that are decoded together.
+_DECODED_BYTES: Final = 1024 * 1024
 
 Mask = npt.NDArray[np.bool_]
 
@@ -82,6 +85,11 @@ class CopySource:
     def num_kept(self) -> int:
         """Number of rows to keep."""
         return self.num_rows if self.keep is None else int(np.count_nonzero(self.keep))
+
+    def kept_offsets(self, rows: range) -> npt.NDArray[np.int64]:
+        """The offsets of those of some rows that are kept."""
+        keep = slice(None) if self.keep is None else self.keep[rows.start : rows.stop]
+        return np.arange(rows.start, rows.stop)[keep]
 
 
 def copy_pages(
@@ -275,6 +283,14 @@ def _is_misread(pages: ColumnPages, index: int, column: _CopiedColumn, version: 
     return (is_nested and hides_nulls(description)) or (may_be_draft and is_draft(description))
 
 
+class _WaitingRows(NamedTuple):
+    """Rows of a source that are decoded in a column, and the bytes of their pages."""
+
+    source: CopySource
+    rows: range
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class _CopiedPage:
     """A page of the new file.
@@ -311,6 +327,7 @@ class _Copier:
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
         self._read_bytes = read_bytes
         self._page_bytes = max(_MIN_PAGE_BYTES, min(DEFAULT_PAGE_BYTES, _TOTAL_BUFFERED // max(len(columns), 1)))
+        self._waiting: list[list[_WaitingRows]] = [[] for _ in columns]
         self._arrays: list[list[pa.Array]] = [[] for _ in columns]
         self._num_bytes = [0] * len(columns)
         self._pages: list[list[list[_CopiedPage]]] = [[] for _ in columns]
@@ -325,7 +342,7 @@ class _Copier:
         for column, column_steps in enumerate(steps):
             for first, step in _merge_decoded(column_steps):
                 if step.page is None:
-                    self._decode(source, column, first, step.end)
+                    self._wait(column, source, range(first, step.end), step.size)
                     continue
                 self._start_encoding(column)
                 page = _plan_copied_page(step.page, step.end - step.start)
@@ -379,24 +396,29 @@ class _Copier:
             region.move_to(self._file.append(data)[0])
         self._buffered, self._buffered_bytes = [], 0
 
-    def _decode(self, source: CopySource, column: int, start: int, end: int) -> None:
-        """Decode rows and buffer those to keep, to be encoded with the following rows."""
-        copied_column = self._columns[column]
-        place = source.columns.get(copied_column.field.id)
-        keep = None if source.keep is None else source.keep[start:end]
-        if place is None:
-            count = end - start if keep is None else int(np.count_nonzero(keep))
-            self._add_decoded(column, pa.nulls(count, field_to_arrow(copied_column.top).type))
+    def _wait(self, column: int, source: CopySource, rows: range, size: int) -> None:
+        """Decode rows later, together with those of the next sources."""
+        waiting = self._waiting[column]
+        if waiting and sum(each.size for each in waiting) + size > _DECODED_BYTES:
+            self._decode(column)
+        self._waiting[column].append(_WaitingRows(source, rows, size))
+
+    def _decode(self, column: int) -> None:
+        """Decode the rows that wait, and buffer those to keep, to be encoded with the following rows."""
+        waiting, self._waiting[column] = self._waiting[column], []
+        field, top = self._columns[column].field, self._columns[column].top
+        together = _read_together(waiting, field, top) if len(waiting) > 1 else None
+        if together is not None:
+            self._add_decoded(column, together)
             return
-        position = 0
-        schema = Schema(fields=(copied_column.top,))
-        for batch in place[2].read(schema, {copied_column.field.id: place[3]}, range(start, end), batch_rows=None):
-            array = batch.column(0)
-            if keep is not None:
-                mask = keep[position : position + len(array)]
-                position += len(array)
-                array = array if mask.all() else array.filter(pa.array(mask))
-            self._add_decoded(column, array)
+        for source, rows, _ in waiting:
+            place = source.columns.get(field.id)
+            offsets = rows if source.keep is None else source.kept_offsets(rows)
+            if place is None:
+                self._add_decoded(column, pa.nulls(len(offsets), field_to_arrow(top).type))
+                continue
+            for batch in place[2].read(Schema(fields=(top,)), {field.id: place[3]}, offsets, batch_rows=None):
+                self._add_decoded(column, batch.column(0))
 
     def _add_decoded(self, column: int, array: Any) -> None:
         if not len(array):
@@ -407,7 +429,9 @@ class _Copier:
             self._start_encoding(column)
 
     def _start_encoding(self, column: int) -> None:
-        """Start to encode the decoded rows of a column."""
+        """Start to encode the rows of a column that are decoded, or wait for it."""
+        if self._waiting[column]:
+            self._decode(column)
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
             pages: list[_CopiedPage] = []
@@ -437,17 +461,41 @@ def _plan_copied_page(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPag
 
 
 def _merge_decoded(steps: Sequence[_CopyStep]) -> Iterator[tuple[int, _CopyStep]]:
-    """The steps, with consecutive decoded rows merged into one: its first row, and its last step."""
+    """The steps, with consecutive decoded rows merged into one: its first row, and its last step with their bytes."""
     first: int | None = None
+    size = 0
     for position, step in enumerate(steps):
         if step.page is not None:
             yield step.start, step
             continue
+        size = step.size if first is None else size + step.size
         first = step.start if first is None else first
         following = steps[position + 1] if position + 1 < len(steps) else None
         if following is None or following.page is not None or following.start != step.end:
-            yield first, step
+            yield first, replace(step, size=size)
             first = None
+
+
+def _read_together(waiting: Sequence[_WaitingRows], field: Field, top: Field) -> pa.Array | None:
+    """The rows to keep of several files in one array; None if they have to be read one by one, which reports errors."""
+    places = [source.columns.get(field.id) for source, _, _ in waiting]
+    readers = [place[2] for place in places if place is not None]
+    indices = {place[3] for place in places if place is not None}
+    schema = Schema(fields=(top,))
+    if len(readers) < len(places) or len(indices) > 1 or not readers[0].version.has_levels or not can_coalesce(schema):
+        return None
+    firsts = accumulate((reader.num_rows for reader in readers), initial=0)
+    rows: Any = np.concatenate(
+        [first + each.source.kept_offsets(each.rows) for first, each in zip(firsts, waiting, strict=False)]
+    )
+    start, end = int(rows[0]), int(rows[-1]) + 1
+    if len(rows) == end - start:
+        rows = range(start, end)
+    try:
+        batches = coalesce(readers).read(schema, {field.id: indices.pop()}, rows, batch_rows=max(1, len(rows)))
+        return concatenate([batch.column(0) for batch in batches])
+    except (LanceError, ValueError):
+        return None
 
 
 def _encode_column(top: Field, arrays: list[pa.Array], limits: Limits) -> list[EncodedPage]:
