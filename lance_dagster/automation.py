@@ -1,19 +1,21 @@
 """Conditions of declarative automation: changes that are published on main, and tables with many changed rows."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
 from lance_dagster.tables.branch_policy import BRANCH_TAG, PUBLISHES_TAG
-from lance_dagster.tables.location import OWN_BRANCH_KEY, options_of
-from lance_dagster.tables.names import plain_metadata
+from lance_dagster.tables.refs import TableRef, TableRoot, remembered_root
 
 if TYPE_CHECKING:
     import lance_core
     from lance_dagster.lineage.history import TableVersion
 
 __all__ = ["lance_changed_rows", "lance_eager"]
+
+_NOWHERE: Final = "/"
+"""The root of tables that name their own URI."""
 
 
 def lance_changed_rows(*, at_least: int) -> Any:
@@ -95,22 +97,15 @@ def _open_table(context: dg.AutomationContext[dg.AssetKey]) -> "lance_core.Lance
     Raises:
         DagsterInvalidDefinitionError: The asset's metadata names no table.
     """
-    import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
-
     metadata = context.asset_graph.get(context.key).metadata
-    uri = plain_metadata(metadata.get("lance/uri", metadata.get("dagster/uri")))
-    if not isinstance(uri, str):
+    root = remembered_root(context.key, metadata.get("dagster/uri"))
+    if root is None and "lance/uri" not in metadata:
         raise dg.DagsterInvalidDefinitionError(
             f"lance_changed_rows: asset {context.key.to_user_string()} names no table: pass the definitions of the "
             "code location to stamp_lance_metadata, or give the asset the metadata lance/uri"
         )
-    branch = plain_metadata(metadata.get(OWN_BRANCH_KEY))
-    version = (branch, None) if isinstance(branch, str) else None
-    try:
-        return lance_core.dataset(uri, version=version, storage_options=options_of(context.key, uri))
-    except DatasetNotFoundError:
-        return None
+    place = TableRoot(root_uri=_NOWHERE) if root is None else root
+    return place.open_or_none(TableRef(key=context.key, metadata=metadata))
 
 
 def _changed_partitions(context: dg.AutomationContext[dg.AssetKey], commits: "list[TableVersion]") -> Any:

@@ -17,9 +17,10 @@ import dagster as dg
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.lineage.declared_columns import column_lineage
-from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table, remember_options
+from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.partition_expr import find_misfit, partition_column
+from lance_dagster.tables.refs import remember_root
 from lance_dagster.tables.settings import check_input
 
 __all__ = ["stamp_lance_metadata"]
@@ -76,8 +77,9 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
                 f'{location.uri if root else location.name}; give one of them the metadata "schema" or "table", or '
                 f'both of them {{"{SHARED_KEY}": True}} if they are meant to write to one table'
             )
-        if root and manager.storage_options:
-            remember_options(spec.key, location.uri, manager.storage_options)
+        if root:
+            stamped_uri = spec.metadata.get("dagster/uri", location.uri)
+            remember_root(spec.key, stamped_uri, root, manager.storage_options, schema)
         entries = {}
         if schema is not None or manager.schema_ is None:
             entries["dagster/table_name"] = location.name

@@ -222,11 +222,6 @@ def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any
     _own_options[asset_key.to_user_string(), uri] = dict(options)
 
 
-def options_of(asset_key: dg.AssetKey, uri: str) -> dict[str, str] | None:
-    """The storage options that were kept for an asset's table, with the values of environment variables."""
-    return resolved_options(_own_options.get((asset_key.to_user_string(), uri), {})) or None
-
-
 def resolved_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Storage options with the values of environment variables."""
     return {name: value.get_value() or "" if isinstance(value, dg.EnvVar) else value for name, value in options.items()}

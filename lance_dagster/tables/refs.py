@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from lance_dagster._context.roots import find_start_of_root
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset, known_assets
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_run_with_branch
-from lance_dagster.tables.location import TableLocation, locate_table
+from lance_dagster.tables.location import TableLocation, locate_table, resolved_options
 from lance_dagster.tables.lost_writes import reject_lost_input
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.namespaces import read_listing, resolve_location
@@ -78,6 +78,9 @@ class TableRef:
 
 TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
 """A reference to a table: an asset of any kind, its key, or "schema/table"."""
+
+
+_remembered_roots: dict[tuple[dg.AssetKey, Any], tuple[str, Mapping[str, Any], str | None]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +323,30 @@ def table_root(resource: object) -> TableRoot:
             "LanceTableResource"
         )
     return root
+
+
+def remember_root(
+    asset_key: dg.AssetKey, stamped_uri: object, root_uri: str, options: Mapping[str, Any], schema: str | None
+) -> None:
+    """Keep the root of an asset's table, for everything in this process that has no resource to ask.
+
+    Args:
+        asset_key: The asset.
+        stamped_uri: The metadata `dagster/uri` of its definition, by which the root is looked up.
+        root_uri: The root.
+        options: The options by which it is reached; values can be `EnvVar`.
+        schema: As in `TableRoot`.
+    """
+    _remembered_roots[asset_key, plain_metadata(stamped_uri)] = (root_uri, dict(options), schema)
+
+
+def remembered_root(asset_key: dg.AssetKey, stamped_uri: object) -> TableRoot | None:
+    """The root that was kept for an asset, its environment variables resolved now; None if none was."""
+    place = _remembered_roots.get((asset_key, plain_metadata(stamped_uri)))
+    if place is None:
+        return None
+    root_uri, options, schema = place
+    return TableRoot(root_uri=root_uri, storage_options=resolved_options(options), schema=schema)
 
 
 def known_refs(context: AnyContext) -> list[TableRef]:

@@ -10,8 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 import pytest
+from lance.namespace import DirectoryNamespace
+from lance_namespace import CreateNamespaceRequest
 
 import lance_core
+import lance_core.maintenance
 from lance_dagster import LanceIOManager, lance_changed_rows, lance_eager, stamp_lance_metadata
 from tests.processes import running
 
@@ -146,6 +149,17 @@ class TestChangedRows:
         lake.table("nyc/flights").insert(pa.table({"n": range(3)}))
         lake.table("nyc/boats").insert(pa.table({"n": range(2)}))
         assert automation.tick().total_requested == 0
+
+    def test_a_table_of_a_directory_namespace(self, lake, tick):
+        Path(lake.root).mkdir(parents=True)
+        DirectoryNamespace(root=lake.root).create_namespace(CreateNamespaceRequest(id=["nyc"]))
+        assert tick() == 0
+        lake.run(flights)
+        (table,) = lance_core.maintenance.find_tables(lake.root)
+        assert not Path(lake.uri("nyc/flights")).exists()
+        lance_core.dataset(table.uri).insert(pa.table({"n": range(5)}))
+        assert tick() == 1
+        assert tick() == 0
 
     def test_options_of_the_io_manager(self, s3):
         bucket = f"s3://{s3.new_bucket()}"
