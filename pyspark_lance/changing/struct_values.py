@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.lazy import Column, DataType, functions, types
 from pyspark_lance.types.column_names import match_names, quoted, unquoted
 
@@ -22,7 +23,10 @@ Value: TypeAlias = "str | Column"
 
 def as_column(value: Value) -> Column:
     """A value as a column."""
-    return functions.expr(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    with short_errors(value):  # Spark 3.5 parses it here
+        return functions.expr(value)
 
 
 def collect_whole_values(

@@ -178,10 +178,11 @@ def _evaluate(context: Context, pieces: Iterable[Piece]) -> list[Any]:
     """The values of arguments, which Spark evaluates, as Python has them."""
     from pyspark.sql import Row
 
-    columns = [functions.expr(context.expression(piece) or "") for piece in pieces]
-    if not columns:
+    expressions = [context.expression(piece) or "" for piece in pieces]
+    if not expressions:
         return []
     with short_errors("CALL"):
+        columns = [functions.expr(expression) for expression in expressions]
         values = context.spark.range(1).select(functions.struct(*columns)).collect()[0][0]
     as_python = {decimal.Decimal: float, Row: tuple}
     return [as_python.get(type(value), lambda same: same)(value) for value in values]

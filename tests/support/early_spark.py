@@ -32,6 +32,7 @@ LACKING = {
         'format("lance") needs Spark 4.0',
         "or near 'UTF8_",
         "near 'collate'",
+        "near 'COLLATE'",
         "`parse_json`",
         "or near '|'",
     ),
