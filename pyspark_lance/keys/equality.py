@@ -124,6 +124,7 @@ def join_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> 
         about: Columns of the table to yield.
     """
     from pyarrow import acero  # noqa: PLC0415 - loads pandas
+    from pyarrow.dataset import InMemoryDataset  # noqa: PLC0415 - takes time, which most merges save
 
     if not keys.num_rows:
         return
@@ -147,7 +148,10 @@ def join_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> 
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))
+    if hasattr(acero, "RecordBatchReaderSourceNodeOptions"):
+        probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))
+    else:  # before pyarrow 26
+        probe = acero.Declaration("scan", acero.ScanNodeOptions(InMemoryDataset(reader)))
     join = acero.HashJoinNodeOptions("inner", on, on, left_output=list(about), right_output=extra)
     yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
 

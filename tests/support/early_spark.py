@@ -28,7 +28,6 @@ def add_methods():
 LACKING = {
     (4, 0): (
         "DATA_SOURCE_NOT_FOUND",
-        "does not hand out Arrow batches",
         'format("lance") needs Spark 4.0',
         "or near 'UTF8_",
         "near 'collate'",
@@ -36,7 +35,14 @@ LACKING = {
         "`parse_json`",
         "or near '|'",
     ),
-    (4, 1): ("writeStream.format", 'type "TIME"', "UNSUPPORTED_DATATYPE", "a column of TIME", "'TimeType'"),
+    (4, 1): (
+        "does not hand out Arrow batches",
+        "writeStream.format",
+        'type "TIME"',
+        "UNSUPPORTED_DATATYPE",
+        "a column of TIME",
+        "'TimeType'",
+    ),
 }
 """By release of Spark, what errors say about that which earlier ones lack."""
 

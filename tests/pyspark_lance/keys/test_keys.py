@@ -10,7 +10,7 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing import merge_frames
-from pyspark_lance.keys.equality import normalize_keys
+from pyspark_lance.keys.equality import join_by_key, normalize_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 
 # Type, keys of the table, keys of the source.
@@ -165,3 +165,16 @@ def test_large_integers_are_not_compared_as_floats(spark, uri, verb):
         assert pyspark_lance.delete(uri, source, on="k").rows_deleted == 2
     rows = {row["k"]: row["n"] for row in lance_core.dataset(uri).to_table().to_pylist()}
     assert rows == ({large + 1: 2} if verb == "delete" else {1: 7, large: 8, large + 1: 2})
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_keys_are_joined_by_any_pyarrow(uri, monkeypatch, is_early):
+    from pyarrow import acero
+
+    if is_early:  # before pyarrow 26
+        monkeypatch.delattr(acero, "RecordBatchReaderSourceNodeOptions", raising=False)
+    table = pa.table({"id": range(1000), "x": range(1000)})
+    dataset = lance_core.write_dataset(table, uri, max_rows_per_file=100)
+    keys = pa.table({"id": [5, None, 999, 1001], "n": [1, 2, 3, 4]})
+    found = pa.Table.from_batches(join_by_key(dataset, keys, ["x"]))
+    assert sorted(found.to_pylist(), key=str) == [{"x": 5, "n": 1}, {"x": 999, "n": 3}]
