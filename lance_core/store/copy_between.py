@@ -23,6 +23,10 @@ def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, targe
         whole = open_store(common, {name: value for name, value in target.options.items() if name != "manifest_store"})
         whole.copy(_below(common, source, source_key), _below(common, target, target_key))
         return
+    copy_from = getattr(target, "copy_from", None)
+    if copy_from is not None and type(source) is type(target) and source.options == target.options:
+        copy_from(source, source_key, target_key)  # from another bucket
+        return
     size = source.head(source_key).size
     with target.open_writer(target_key) as writer:
         writer.copy_range(source, source_key, 0, size)

@@ -227,13 +227,17 @@ class S3Store(LinklessStore):
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object on the server; in parts above 5 GiB, the limit of one request."""
-        size = self.head(source_key).size
+        self.copy_from(self, source_key, target_key)
+
+    def copy_from(self, source: S3Store, source_key: str, target_key: str) -> None:
+        """Copy an object of any bucket of the server, as `copy` does; above 5 GiB one of another bucket is read."""
+        size = source.head(source_key).size
         if size <= MAX_COPY_BYTES:
-            source = {"Bucket": self._bucket, "Key": self._full_name(source_key)}
-            self._call("copy_object", CopySource=source, Key=self._full_name(target_key))
+            place = {"Bucket": source._bucket, "Key": source._full_name(source_key)}
+            self._call("copy_object", CopySource=place, Key=self._full_name(target_key))
             return
         with self.open_writer(target_key) as writer:
-            writer.copy_range(self, source_key, 0, size)
+            writer.copy_range(source, source_key, 0, size)
 
     def _full_name(self, key: str) -> str:
         return self._prefix + check_key(key)
