@@ -134,7 +134,8 @@ def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
             touched = (*operation.removed_fragment_ids, *(f.id for f in operation.updated_fragments))
             return frozenset(touched), len(operation.new_fragments)
         case Rewrite():
-            return operation.old_fragment_ids, sum(len(group.new_fragments) for group in operation.groups)
+            added = (len(group.new_fragments) for group in operation.groups if not group.is_in_place)
+            return operation.old_fragment_ids, sum(added)
         case CreateIndex() | ReserveFragments() | UpdateConfig() | UpdateBases():
             return frozenset(), 0
         case _:

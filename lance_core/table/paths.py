@@ -19,6 +19,7 @@ Options for a table that is created: version of its data files, stable row ids, 
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,6 +37,7 @@ REFS_PREFIX = "_refs/"
 TAGS_PREFIX = "_refs/tags/"
 BRANCHES_PREFIX = "_refs/branches/"
 CLAIMS_PREFIX = "_refs/claims/"
+MOVES_PREFIX = "_refs/moves/"
 TREE_PREFIX = "tree/"
 FOLDERS = frozenset(
     {VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DATA_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, REFS_PREFIX, TREE_PREFIX}
@@ -46,6 +48,7 @@ HINT_KEY = "_versions/latest_version_hint.json"
 DETACHED_BIT = 1 << 63
 _LAST = (1 << 64) - 1
 _SUFFIX = ".manifest"
+_MOVED = re.compile(r"^[0-9a-f]{12}\.(?=[^/]+\.lance$)")
 
 
 class Naming(StrEnum):
@@ -130,6 +133,16 @@ def new_data_file_name() -> str:
     """Return a new name for a data file: 24 binary digits, which spread keys over S3's partitions, and 26 hex ones."""
     raw = uuid.uuid4().bytes
     return f"{int.from_bytes(raw[:3], 'big'):024b}{raw[3:].hex()}.lance"
+
+
+def moved_file_name(path: str) -> str:
+    """Return a new name for a copy of a data file, which shows of which file it is: `<12 hex digits>.<name>`."""
+    return f"{uuid.uuid4().hex[:12]}.{origin_of(path).rpartition('/')[2]}"
+
+
+def origin_of(path: str) -> str:
+    """The path under which the content of a data file was written first, before moves to base paths."""
+    return _MOVED.sub("", path)
 
 
 def branch_root(branch: str) -> str:

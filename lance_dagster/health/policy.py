@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NEVER: Final = "never"
 
-_TOGETHER: Final = (("expire_rows_older_than", "expire_by"),)
+_TOGETHER: Final = (("expire_rows_older_than", "expire_by"), ("move_older_than", "move_by", "move_to"))
 """The fields of a policy that are given together, or not at all."""
 
 _PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")
@@ -66,6 +66,10 @@ class LanceMaintenancePolicy:
             "400d", a timedelta, or None ("never"). Needs `expire_by`. Tags and branches keep their versions.
         expire_by: The column of dates or timestamps by which rows expire, such as a partition column of these types; a
             null never does. A timestamp without a time zone is in UTC.
+        move_older_than: The data files of fragments of main all of whose rows are older than this are moved to the base
+            path `move_to`: a string such as "90d", a timedelta, or None ("never"). Needs `move_by` and `move_to`.
+        move_by: The column of dates or timestamps whose largest value in a fragment is the fragment's age.
+        move_to: The name of a base path of the table, or "." for the table's own folder.
         delete_rate_limit: The most files that cleanup deletes per second; None for no limit.
         delete_concurrency: The number of concurrent requests by which cleanup deletes, on S3 of 1,000 files each; None
             for 32 on object storage and one on disks.
@@ -108,6 +112,13 @@ class LanceMaintenancePolicy:
         None, "Delete rows of this age by the column expire_by."
     )
     expire_by: str | None = field_with_description(None, "The column of dates or timestamps by which rows expire.")
+    move_older_than: str | timedelta | None = field_with_description(
+        None, "Move files whose rows all have this age by the column move_by to the base path move_to."
+    )
+    move_by: str | None = field_with_description(None, "The column of dates or timestamps by which files move.")
+    move_to: str | None = field_with_description(
+        None, 'The name of the base path that files move to; "." for the table\'s own folder.'
+    )
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Reject unknown arguments, naming the nearest known argument."""

@@ -362,6 +362,9 @@ STEPS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
         ("refresh_indices",),
         "Creates zone maps on partition columns; extends indices to rows that they do not cover.",
     ),
-    "clean_up": (("clean_up",), "Removes old versions and the files that only they need."),
+    "clean_up": (
+        ("move_files", "clean_up"),
+        "Moves files of old rows to a base path; removes old versions and the files that only they need.",
+    ),
 }
 """The ops after the rewrites, in order: the steps of the core that each runs, and its description."""

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from tests.support.moves import move_all
+
 
 def table(*ids, value=0):
     return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([value] * len(ids), pa.int64())})
@@ -21,6 +23,8 @@ def take_step(library, uri, step, rng, start):
         dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(new)
     elif step == "compact":
         dataset.optimize.compact_files()
+    elif step == "move":
+        move_all(uri)
     elif step == "restore":
         library.dataset(uri, version=int(rng.integers(1, dataset.version + 1))).restore()
     elif step == "overwrite":

@@ -15,7 +15,7 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.manifest.file_references import FileReferences
-from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
+from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key, transaction_key
 
 
 class References:
@@ -60,6 +60,11 @@ class References:
         self.indices.update(
             f"{INDICES_PREFIX}{index.uuid}/" for index in manifest.indices if all_files or index.base_id is not None
         )
+
+    @property
+    def data_files(self) -> set[str]:
+        """The names of the data files."""
+        return {key.removeprefix(DATA_PREFIX) for key in self.files}
 
     def update(self, references: Iterable[References]) -> None:
         """Add further references."""

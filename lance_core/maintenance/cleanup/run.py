@@ -25,6 +25,7 @@ from lance_core.arguments import reject
 from lance_core.commit.claims import VersionClaim
 from lance_core.commit.history import store_removed_transaction
 from lance_core.errors import InvalidInputError, StoreError
+from lance_core.maintenance.cleanup.copies import remove_unused_copies
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
@@ -193,7 +194,17 @@ def cleanup_old_versions(
     removed += remover.remove(manifests, workers) if not remover.failures else []
     if claim is not None and not (removed and remover.failures):
         claim.release()
-    return replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
+    stats = replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
+    if dataset.branch is not None:
+        return stats
+    num_files, num_bytes, failures = remove_unused_copies(store, dataset.snapshot.manifest)
+    return replace(
+        stats,
+        bytes_removed=stats.bytes_removed + num_bytes,
+        data_files_removed=stats.data_files_removed + num_files,
+        failed_deletes=stats.failed_deletes + len(failures),
+        failures=(*stats.failures, *failures),
+    )
 
 
 def _plan_and_claim(

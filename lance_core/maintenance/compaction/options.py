@@ -1,8 +1,9 @@
 """Options of a compaction: those of pylance with its names and defaults, and some that only this library has.
 
 An option that is not given comes from the table's configuration under `lance.compaction.<name>`, if `_CONFIGURABLE` has
-it, else from the defaults. pylance does not have `deletions_only`, `partition_by`, `repair_pages`, `merge_results` and
-`target_bytes_per_fragment`, and ignores them in the configuration and in the JSON of a plan.
+it, else from the defaults. pylance does not have `apart_fragment_ids`, `deletions_only`, `partition_by`,
+`repair_pages`, `merge_results` and `target_bytes_per_fragment`, and ignores them in the configuration and in the JSON
+of a plan.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class CompactionOptions:
         max_source_rows: Take the first tasks whose live rows together do not exceed this number.
         max_source_bytes: Take the first tasks whose data files together do not exceed this number of bytes.
         excluded_fragment_ids: Fragments that stay as they are; fragments on both sides of one are not merged.
+        apart_fragment_ids: Fragments that are merged only with each other. Not in pylance.
         data_storage_version: Version of the new files; None for the dataset's.
         deletions_only: Rewrite only the fragments with many deletions, each into one fragment.
         partition_by: Columns that must have one value in all rows of a merged fragment.
@@ -76,6 +78,7 @@ class CompactionOptions:
     max_source_rows: int | None = None
     max_source_bytes: int | None = None
     excluded_fragment_ids: tuple[int, ...] = ()
+    apart_fragment_ids: tuple[int, ...] = ()
     data_storage_version: str | None = None
     deletions_only: bool = False
     partition_by: tuple[str, ...] = ()
@@ -201,6 +204,7 @@ _MODES_OF_JSON: Final = {"Reencode": REENCODE, "TryBinaryCopy": TRY_COPY, "Force
 
 _TUPLES: Final[Mapping[str, tuple[type, str]]] = {
     "excluded_fragment_ids": (Integral, "ids of fragments"),
+    "apart_fragment_ids": (Integral, "ids of fragments"),
     "partition_by": (str, "names of columns"),
 }
 _FLAGS: Final = ("materialize_deletions", "defer_index_remap", "deletions_only", "repair_pages", "merge_results")

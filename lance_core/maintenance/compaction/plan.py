@@ -3,7 +3,7 @@
     class of a fragment    itself            more than the threshold of its rows is deleted
                            with neighbours   it has fewer rows and fewer bytes than the targets
                            none              all others, and the excluded ones
-    run                    adjacent fragments of the first two classes, with the same indices
+    run                    adjacent fragments of the first two classes, with the same indices, in the same base paths
     tier                   a fragment is rewritten with its neighbours if it has at most `LARGEST` times the bytes that
                            they have together; else it is not merged, and splits the run into two
     task                   fragments of a tier, in order, until their live rows or bytes reach the target; the rest
@@ -80,7 +80,8 @@ class FragmentFacts:
         physical_rows: Rows in its files.
         deleted_rows: Rows that are deleted.
         num_bytes: Bytes of its data files; 0 where the manifest does not record them.
-        indices: Which indices cover it; empty if the compaction extends all of them to all fragments.
+        indices: Which indices cover it, as far as the compaction does not extend them to all fragments, which named
+            base paths have its files, and whether it is kept apart: only fragments that are equal in this are merged.
         partition: Value of the partition columns; None without `partition_by`. A fragment with rows of several
             partitions has a unique value.
         values: For each dictionary with narrow indices the number of values that these count, and the values that live
@@ -297,7 +298,8 @@ def collect_facts(snapshot: Snapshot, options: CompactionOptions) -> list[Fragme
     """
     manifest = snapshot.manifest
     covered = _find_dividing_segments(manifest, options)
-    facts = []
+    tiers = {base.id for base in manifest.base_paths if base.name is not None and manifest.branch is None}
+    facts, apart = [], frozenset(options.apart_fragment_ids)
     for position, message in enumerate(manifest.fragments.messages()):
         rows, deleted, is_damaged = _count_rows(snapshot, position, message)
         facts.append(
@@ -308,7 +310,11 @@ def collect_facts(snapshot: Snapshot, options: CompactionOptions) -> list[Fragme
                 deleted_rows=deleted,
                 is_damaged=is_damaged,
                 num_bytes=sum(file.file_size_bytes for file in message.files),
-                indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
+                indices=(
+                    *(i for i, bitmap in enumerate(covered) if message.id in bitmap),
+                    *(["apart"] if message.id in apart else []),
+                    *(("base", base_id) for base_id in sorted(tiers & {file.base_id for file in message.files})),
+                ),
             )
         )
     facts = _add_values(snapshot, facts, options)

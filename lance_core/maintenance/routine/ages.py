@@ -1,4 +1,4 @@
-"""Rows by their age: the condition for "older than", and the rows that expire.
+"""Rows by their age: the condition for "older than", the rows that expire, and the files that move.
 
 date         older than the day, in UTC, of the limit
 timestamp    before the limit; without a time zone it is a time in UTC
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import SchemaError
+from lance_core.maintenance.moves import find_base, lies_elsewhere
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.table.fragment import Fragment
 from lance_core.times import ago
@@ -85,6 +86,37 @@ def find_expiry(dataset: Handle, policy: MaintenancePolicy, before: datetime | N
             size = size * len(expired) // max(1, fragment.physical_rows)
         num_bytes += size
     return Expiry(before=before, rows=rows, num_bytes=num_bytes, divided_ids=frozenset(divided_ids))
+
+
+def find_old_fragments(dataset: Handle, policy: MaintenancePolicy, before: datetime | None) -> list[Fragment]:
+    """The fragments that a policy moves: outside of the base path, with rows before the limit, and with none after it.
+
+    Fragments of which a zone map knows the times are not opened.
+
+    Args:
+        dataset: The table.
+        policy: The policy.
+        before: The limit; None if nothing moves.
+
+    Raises:
+        SchemaError: The column does not exist, or is not of dates or timestamps.
+        InvalidInputError: The table has no such base path.
+    """
+    if before is None or policy.move_by is None or policy.move_to is None:
+        return []
+    snapshot, base = dataset.snapshot, find_base(dataset.snapshot, policy.move_to)
+    columns = described_columns(snapshot.manifest)
+    is_old = is_older(dataset, policy.move_by, before, "move_by")
+    fragments = [fragment for fragment in snapshot.manifest.fragments if lies_elsewhere(fragment, base)]
+
+    def with_rows(condition: pc.Expression) -> set[int]:
+        checked = to_condition(condition, columns or snapshot.manifest.schema)
+        return {fragment.id for fragment, _ in each_matching(snapshot, checked, columns, fragments)}
+
+    young = with_rows(~is_old)
+    fragments = [fragment for fragment in fragments if fragment.id not in young]
+    old = with_rows(is_old) if fragments else set()
+    return [fragment for fragment in fragments if fragment.id in old]
 
 
 def find_limit(age: timedelta) -> datetime:

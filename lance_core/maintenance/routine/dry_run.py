@@ -88,4 +88,6 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     if due:
         refreshed = count_expected_extensions(expected, due)
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
+    if plan.files_to_move:
+        report = report.plus(files_moved=plan.files_to_move, bytes_moved=plan.bytes_to_move)
     return report.plus(row_ids_migrated=1) if plan.row_ids_due else report

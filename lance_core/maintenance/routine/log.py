@@ -16,7 +16,7 @@ fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -89,7 +89,7 @@ def append_log(
     written = write_version(pa.Table.from_pylist(rows, schema=LOG_SCHEMA), None, target, WriteOptions.of("append", {}))
     log = Handle(written.uri, storage_options=written.options, manifest=written.base)
     _delete_old(log, policy.age_of_log)
-    report = survey_table(log, replace(policy, expire_rows_older_than=None, expire_by=None))  # columns of other tables
+    report = survey_table(log, policy.without_columns())
     if report.plan.problems or report.plan.cleanup_due:
         finish(report, lambda: log)
 

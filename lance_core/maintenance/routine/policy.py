@@ -11,7 +11,7 @@ from typing import Any, Final
 from lance_core.errors import InvalidInputError
 from lance_core.times import parse_duration
 
-TOGETHER: Final = (("expire_rows_older_than", "expire_by"),)
+TOGETHER: Final = (("expire_rows_older_than", "expire_by"), ("move_older_than", "move_by", "move_to"))
 """The fields of a policy that are given together, or not at all."""
 
 
@@ -41,6 +41,10 @@ class MaintenancePolicy:
             "400d", a timedelta, or None ("never"). Needs `expire_by`. Tags and branches keep their versions.
         expire_by: The column of dates or timestamps by which rows expire; a null never does. A timestamp without a
             time zone is in UTC.
+        move_older_than: The data files of fragments of main all of whose rows are older than this are moved to the base
+            path `move_to`: a string such as "90d", a timedelta, or None ("never"). Needs `move_by` and `move_to`.
+        move_by: The column of dates or timestamps whose largest value in a fragment is the fragment's age.
+        move_to: The name of a base path of the table, or "." for the table's own folder.
         max_parallel_tasks: The most rewrites that run at a time; None for a number that fits the machine.
         dry_run: Whether to report only what would be done.
         max_small_fragments: With more small fragments than this, a table needs maintenance.
@@ -92,6 +96,13 @@ class MaintenancePolicy:
         None, "Delete rows of this age by the column --expire-by."
     )
     expire_by: str | None = _field_with_description(None, "The column of dates or timestamps by which rows expire.")
+    move_older_than: str | timedelta | None = _field_with_description(
+        None, "Move files whose rows all have this age by --move-by to the base path --move-to."
+    )
+    move_by: str | None = _field_with_description(None, "The column of dates or timestamps by which files move.")
+    move_to: str | None = _field_with_description(
+        None, 'The name of the base path that files move to; "." for the table\'s own folder.'
+    )
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
@@ -120,9 +131,20 @@ class MaintenancePolicy:
         return _parse_age("expire_rows_older_than", self.expire_rows_older_than)
 
     @property
+    def age_of_files(self) -> timedelta | None:
+        """`move_older_than` as a timedelta; None for no limit of age."""
+        return _parse_age("move_older_than", self.move_older_than)
+
+    @property
     def cleans_up(self) -> bool:
         """Whether old versions are removed."""
         return self.age is not None or self.retain_versions is not None
+
+    def without_columns(self) -> MaintenancePolicy:
+        """The policy for a table that does not have its columns, such as the log or the manifest of a namespace."""
+        return replace(
+            self, expire_rows_older_than=None, expire_by=None, move_older_than=None, move_by=None, move_to=None
+        )
 
     def compaction_options(self, **options: Any) -> dict[str, Any]:
         """The options of a compaction by this policy; the table's configuration replaces those that are None."""

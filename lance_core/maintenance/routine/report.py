@@ -31,7 +31,7 @@ Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult |
 """Runs compaction tasks, in this process or elsewhere; yields the result of each, or its error."""
 
 _WORK: Final = (
-    *("fragments_removed", "indices_refreshed", "row_ids_migrated", "rows_expired"),
+    *("fragments_removed", "indices_refreshed", "row_ids_migrated", "rows_expired", "files_moved"),
     *("files_removed", "bytes_removed"),
 )
 
@@ -58,6 +58,10 @@ class MaintenancePlan:
         expire_before: The time before which rows expire; None if no row expires.
         rows_to_expire: The number of these rows.
         bytes_to_expire: The share that these rows have in the bytes of the data files.
+        move_before: The time before which all rows of a fragment must be so that its files move; None if none move.
+        files_to_move: The number of data files of the surveyed version that move.
+        bytes_to_move: Their bytes.
+        copies_unused: Whether copies of earlier moves are not needed any more.
         partition_columns: The columns on which zone maps are kept.
         max_unindexed_fragments: The most fragments that a zone map may leave uncovered.
         deadline: The time, in seconds since 1970, after which no further rewrite or step begins; None for no limit.
@@ -79,6 +83,10 @@ class MaintenancePlan:
     expire_before: datetime | None = None
     rows_to_expire: int = 0
     bytes_to_expire: int = 0
+    move_before: datetime | None = None
+    files_to_move: int = 0
+    bytes_to_move: int = 0
+    copies_unused: bool = False
     partition_columns: Sequence[str] = ()
     max_unindexed_fragments: int = 0
     deadline: float | None = None
@@ -87,7 +95,8 @@ class MaintenancePlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due or self.rows_to_expire)
+        rows_or_files = self.rows_to_expire or self.files_to_move or self.copies_unused
+        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due or rows_or_files)
 
     @property
     def problems(self) -> list[str]:

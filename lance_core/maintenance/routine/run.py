@@ -17,7 +17,7 @@ from lance_core.maintenance.routine.steps import Log, StepContext
 from lance_core.maintenance.routine.survey import survey_table
 from lance_core.verbs.context.handle import Handle
 
-STEPS: Final = ("expire", "commit", "materialize_deletions", "refresh_indices", "clean_up")
+STEPS: Final = ("expire", "commit", "materialize_deletions", "refresh_indices", "move_files", "clean_up")
 """The steps after the rewrites, in order: functions of `steps`."""
 
 _LIMIT: Final = "max_duration"
@@ -60,6 +60,7 @@ def run_step(
     is_idle = {
         "expire": not plan.rows_to_expire,
         "commit": not (plan.num_tasks or plan.row_ids_due or plan.rows_to_expire),
+        "move_files": plan.move_before is None,
     }
     if is_idle.get(step):
         return report
@@ -101,10 +102,9 @@ def _is_due(step: str, dataset: Handle, plan: MaintenancePlan) -> bool:
         partition_columns=plan.partition_columns,
         max_unindexed_fragments=plan.max_unindexed_fragments,
     ).plan
-    due = {
-        "expire": newest.rows_to_expire > 0, "refresh_indices": newest.indices_due, "clean_up": newest.cleanup_due
-    }  # fmt: skip
-    return due[step]
+    due = {"expire": newest.rows_to_expire, "move_files": newest.files_to_move or newest.copies_unused}
+    due |= {"refresh_indices": newest.indices_due, "clean_up": newest.cleanup_due}
+    return bool(due[step])
 
 
 def was_dropped(open_table: OpenTable) -> bool:

@@ -7,6 +7,7 @@
                             gets stable row ids gets them here, and its rewrites are planned after that
     materialize_deletions   remaining fragments with many deleted rows -> one Rewrite
     refresh_indices         rows that an index does not cover -> the index; zone maps on partition columns are created
+    move_files              files of old rows -> a base path, in one Rewrite; copies that no version needs are removed
     clean_up                old versions are removed, with the files that only they need
 
 The plan never changes, and each step returns a new report. Maintenance never waits for writers and never delays them:
@@ -28,12 +29,14 @@ from lance_core.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
+from lance_core.maintenance.cleanup.copies import remove_unused_copies
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
 from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, run_in_processes, worker_count
 from lance_core.maintenance.compaction.rebase import rebase_results
 from lance_core.maintenance.compaction.rewrite import RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionTask
-from lance_core.maintenance.routine.ages import is_older
+from lance_core.maintenance.moves import OWN_FOLDER, move_fragments
+from lance_core.maintenance.routine.ages import find_old_fragments, is_older
 from lance_core.maintenance.routine.budget import choose_tasks_that_fit, explain_put_off, time_is_up
 from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
@@ -266,6 +269,8 @@ def _commit_all(
             if attempt:
                 time.sleep(backoff(attempt, first=0.2, longest=_LONGEST_PAUSE_S))
                 dataset.checkout_latest()
+            old = find_old_fragments(dataset, report.plan.policy, report.plan.move_before)
+            compaction_options["apart_fragment_ids"] = [fragment.id for fragment in old]  # as they move
             tasks = Compaction.plan(dataset, compaction_options).tasks
             if not tasks and not attempt:
                 return report
@@ -376,6 +381,36 @@ def _migrate_row_ids(dataset: Handle, report: MaintenanceReport, context: StepCo
         return report.failed("commit", error)
     dataset.move_to(manifest)
     return report.plus(row_ids_migrated=int(migration.is_new), indices_refreshed=len(migration.indices_rebuilt))
+
+
+def move_files(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
+    """Move the files of fragments that were older than the policy allows when the table was surveyed.
+
+    Small files that lie in the base path together then are merged, and what replaces them is moved again.
+    """
+    while report.plan.move_before is not None:
+        report = _move_old_fragments(dataset, report, context)
+        before, report = report, _commit_all(dataset, report, context, "move_files")
+        if not _has_merged(before, report):
+            break
+    return report
+
+
+def _move_old_fragments(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
+    plan, policy = report.plan, report.plan.policy
+    fragments = find_old_fragments(dataset, policy, plan.move_before)
+    try:
+        moved = move_fragments(dataset, fragments, policy.move_to or OWN_FOLDER, context.properties)
+    except RetryableConflictError as error:  # the next run commits the copies
+        context.log.warning("%s: files were copied to %r, and not moved: %s", plan.table, policy.move_to, error)
+        return report.plus(lost=1)
+    if moved:
+        size = sum(file.file_size_bytes or 0 for file in moved)
+        report = report.plus(files_moved=len(moved), bytes_moved=size, bytes_read=size, bytes_written=size)
+    num_files, num_bytes, failures = remove_unused_copies(dataset.snapshot.store, dataset.snapshot.manifest)
+    for failure in failures:
+        context.log.warning("%s: could not be deleted: %s", plan.table, failure)
+    return report.plus(files_removed=num_files, bytes_removed=num_bytes) if num_files else report
 
 
 def _add_index_growth(dataset: Handle, report: MaintenanceReport, before: Mapping[str, int]) -> MaintenanceReport:

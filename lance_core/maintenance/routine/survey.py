@@ -14,11 +14,12 @@ from typing import Final
 
 from lance_core.commit.versions import existing_versions
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
+from lance_core.maintenance.cleanup.copies import list_unused_copies
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import CleanupStats, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.expected_versions import ExpectedVersions
-from lance_core.maintenance.routine.ages import find_expiry
+from lance_core.maintenance.routine.ages import find_expiry, find_limit, find_old_fragments
 from lance_core.maintenance.routine.health import measure
 from lance_core.maintenance.routine.indices import choose_due_rewrites, is_extended_here
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -64,7 +65,7 @@ def survey_table(
         versions: The existing versions in ascending order; None to list them.
     """
     policy = _keep_namespace_readable(dataset, policy)
-    health = measure(dataset, policy, versions=versions)
+    health, manifest = measure(dataset, policy, versions=versions), dataset.snapshot.manifest
     indexed_columns = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
     lacking = columns_without_zone_map(dataset, indexed_columns, max_unindexed_fragments=max_unindexed_fragments or 0)
     oldest = None
@@ -72,8 +73,12 @@ def survey_table(
         oldest = _find_expired(dataset, health.oldest, policy)
     stale = [name for name, share in health.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
-    expiry = find_expiry(dataset, policy)
-    options = policy.compaction_options()
+    expiry, move_before = find_expiry(dataset, policy), None
+    if policy.age_of_files is not None and dataset.branch is None:
+        move_before = find_limit(policy.age_of_files)
+    old_fragments = find_old_fragments(dataset, policy, move_before)
+    old_files = [file for fragment in old_fragments for file in fragment.files]
+    options = policy.compaction_options(apart_fragment_ids=[fragment.id for fragment in old_fragments])
     row_ids_due = policy.stable_row_ids and not (dataset.has_stable_row_ids or dataset.branch)
     later = dataset
     if expiry is not None and expiry.whole:
@@ -105,6 +110,10 @@ def survey_table(
         expire_before=None if expiry is None else expiry.before,
         rows_to_expire=0 if expiry is None else expiry.num_rows,
         bytes_to_expire=0 if expiry is None else expiry.num_bytes,
+        move_before=move_before,
+        files_to_move=len(old_files),
+        bytes_to_move=sum(file.file_size_bytes or 0 for file in old_files),
+        copies_unused=move_before is not None and bool(list_unused_copies(dataset.snapshot.store, manifest)),
         partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )
@@ -119,7 +128,7 @@ def _keep_namespace_readable(dataset: Handle, policy: MaintenancePolicy) -> Main
     if not dataset.uri.partition("?")[0].endswith(f"/{MANIFEST_TABLE}"):
         return policy
     age = max(policy.age or _NAMESPACE_AGE, _NAMESPACE_AGE) if policy.cleans_up else None
-    return replace(policy, cleanup_older_than=age, stable_row_ids=False)
+    return replace(policy.without_columns(), cleanup_older_than=age, stable_row_ids=False)
 
 
 def _find_expired(dataset: Handle, versions: Sequence[int], policy: MaintenancePolicy) -> Handle | None:

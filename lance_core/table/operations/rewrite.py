@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 
 from pyroaring import BitMap
@@ -37,6 +38,17 @@ class RewriteGroup(WireRecord):
     new_fragments: tuple[Fragment, ...]
 
     message = transaction_pb2.Transaction.Rewrite.RewriteGroup
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a fragment only gets copies of its files, so that its id and the addresses of its rows stay."""
+        if (len(self.old_fragments), len(self.new_fragments)) != (1, 1):
+            return False
+        old, new = self.old_fragments[0], self.new_fragments[0]
+        if len(old.files) != len(new.files):
+            return False
+        pairs = zip(old.files, new.files, strict=True)
+        return old == replace(new, files=tuple(replace(b, path=a.path, base_id=a.base_id) for a, b in pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +137,18 @@ class Rewrite(WireRecord):
         if missing:
             raise InvalidInputError(f"Rewrite: the dataset has no fragment {missing[0]} to replace")
         check_same_fragments(base, (old for group in self.groups for old in group.old_fragments), self.name)
-        new = [fragment for group in self.groups for fragment in group.new_fragments]
-        numbered = number_fragments(new, next_fragment_id(base))
-        groups, start = [], 0
-        for group in self.groups:
-            end = start + len(group.new_fragments)
-            groups.append(replace(group, new_fragments=tuple(numbered[start:end])))
-            start = end
+        new = [fragment for group in self.groups if not group.is_in_place for fragment in group.new_fragments]
+        numbered = iter(number_fragments(new, next_fragment_id(base)))
+        groups = [
+            group
+            if group.is_in_place
+            else replace(group, new_fragments=tuple(islice(numbered, len(group.new_fragments))))
+            for group in self.groups
+        ]
+        added = [fragment for group in groups for fragment in group.new_fragments]
         return replace(
             base,
-            fragments=base.fragments.changed(removed=self.old_fragment_ids, added=numbered),
+            fragments=base.fragments.changed(removed=self.old_fragment_ids, added=added),
             indices=self._new_indices(base, groups),
         )
 

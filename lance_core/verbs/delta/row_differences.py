@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lance_core.errors import CorruptFileError
 from lance_core.row_addresses import bitmaps_by_fragment, find_positions, fragment_ids_of, make_row_addresses
 from lance_core.table.fragment import Fragment
+from lance_core.table.paths import origin_of
 from lance_core.table.rowids import U64Array, decode_row_ids_of, decode_versions
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Snapshot
@@ -125,8 +126,9 @@ def _find_replaced_files(begin: Snapshot, end: Snapshot) -> Iterator[int]:
         earlier = begin.manifest.fragments.get(fragment.id)
         if earlier is None or earlier.last_updated_at_versions != fragment.last_updated_at_versions:
             continue
-        paths = {field: file.path for file in earlier.files for field in file.fields if field in fields}
-        if any(paths.get(field, file.path) != file.path for file in fragment.files for field in file.fields):
+        origins = {field: origin_of(file.path) for file in earlier.files for field in file.fields if field in fields}
+        now = [(field, origin_of(file.path)) for file in fragment.files for field in file.fields]
+        if any(origins.get(field, origin) != origin for field, origin in now):
             yield fragment.id
 
 

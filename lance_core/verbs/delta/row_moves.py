@@ -36,6 +36,7 @@ from lance_core.table.operations import (
     UnknownOperation,
     Update,
 )
+from lance_core.table.paths import origin_of
 from lance_core.table.rowids import U64Array
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Snapshot
@@ -84,7 +85,8 @@ class RowMoves:
             self._check(transaction, self._before.manifest, after.manifest)
             if isinstance(transaction.operation, Rewrite):
                 for group in transaction.operation.groups:
-                    self._move(group, self._before, after)
+                    if not group.is_in_place:
+                        self._move(group, self._before, after)
             else:
                 self._note_added(self._before, after)
             self._before = after
@@ -201,4 +203,4 @@ def _regains_columns(before: Manifest, after: Manifest) -> bool:
 
 
 def _fragment_files(fragment: Fragment) -> set[tuple[int, str]]:
-    return {(field, file.path) for file in fragment.files for field in file.fields if field != TOMBSTONE}
+    return {(field, origin_of(file.path)) for file in fragment.files for field in file.fields if field != TOMBSTONE}

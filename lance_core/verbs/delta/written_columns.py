@@ -20,6 +20,7 @@ from lance_core.row_addresses import find_positions
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Operation
+from lance_core.table.paths import origin_of
 from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.delta.row_differences import RowDifferences, row_side, stable_ids, with_updates
@@ -91,10 +92,10 @@ def _with_same_files(
             yield fragment_id
 
 
-def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
-    """Where the values of fields lie: field, file, base path and column of the file."""
+def _field_places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int]]:
+    """Where the values of fields lie: field, file, wherever it was moved, and column of the file."""
     return {
-        (number, file.path, file.base_id, file.column_indices[at] if at < len(file.column_indices) else -1)
+        (number, origin_of(file.path), file.column_indices[at] if at < len(file.column_indices) else -1)
         for file in fragment.files
         for at, number in enumerate(file.fields)
         if number in fields

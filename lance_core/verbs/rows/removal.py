@@ -122,7 +122,10 @@ def _find_whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
 
 
 def each_matching(
-    snapshot: Snapshot, expression: pc.Expression | None, dataset: Schema | None = None
+    snapshot: Snapshot,
+    expression: pc.Expression | None,
+    dataset: Schema | None = None,
+    fragments: Sequence[Fragment] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments with live rows for which the expression is true, and the offsets of these rows.
 
@@ -130,11 +133,13 @@ def each_matching(
         snapshot: The version.
         expression: The condition; None for all live rows.
         dataset: All columns in the types that the condition uses; None for the types of the schema.
+        fragments: Fragments of the version; None for all.
     """
+    fragments = snapshot.manifest.fragments if fragments is None else fragments
     if expression is None:
-        pairs = ((fragment, live_offsets(snapshot, fragment)) for fragment in snapshot.manifest.fragments)
+        pairs = ((fragment, live_offsets(snapshot, fragment)) for fragment in fragments)
         return ((fragment, rows) for fragment, rows in pairs if rows)
-    options, fragments = _filter_options(expression, dataset), snapshot.manifest.fragments
+    options = _filter_options(expression, dataset)
     return find_rows_by_fragment(
         snapshot, options, _find_offsets, lambda: ScanPlan.of(snapshot, fragments, options).with_certain()
     )

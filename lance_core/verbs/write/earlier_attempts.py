@@ -311,7 +311,7 @@ class _Trace:
         result = dict(self._rows)
         for group in operation.groups:
             old = [fragment.id for fragment in group.old_fragments]
-            if result.keys().isdisjoint(old):
+            if group.is_in_place or result.keys().isdisjoint(old):
                 continue
             if any(left >= right for left, right in pairwise(old)):
                 raise TraceLostError(f"version {after.manifest.version} does not record the order of its rows")

@@ -282,7 +282,9 @@ def test_a_partition_that_is_replaced_is_deleted_and_inserted(tmp_path):
 
 
 STEPS = st.lists(
-    st.sampled_from(["append", "delete", "update", "merge", "compact", "restore", "overwrite", "column", "index"]),
+    st.sampled_from(
+        ["append", "delete", "update", "merge", "compact", "restore", "overwrite", "column", "index", "move"]
+    ),
     min_size=1,
     max_size=7,
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import lance_core
 from lance_core.errors import SchemaError
 from tests.support.deltas import table, take_step
+from tests.support.moves import move_all
 
 
 def create(uri, library=lance_core):
@@ -56,6 +57,28 @@ def test_rows_that_a_compaction_moves_stay_what_they_were(uri, library):
     assert updated(uri, filter="n >= 0") == [4]
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_files_that_move_are_no_change(tmp_path, stable):
+    uri = str(tmp_path / "t")
+    lance.write_dataset(table(*range(8)), uri, enable_stable_row_ids=stable, max_rows_per_file=3)
+    lance.dataset(uri).delete("id = 1")
+    begin = lance.dataset(uri).version
+    lance_core.dataset(uri).write_columns(vectors(0, *range(2, 8)), on="id", missing="keep")
+    move_all(uri)
+    lance.dataset(uri).delete("id = 7")
+    move_all(uri)
+    lance.dataset(uri, version=begin + 2).restore()
+    lance_core.write_dataset(table(20), uri, mode="append")
+    move_all(uri)
+    delta = lance_core.dataset(uri).delta(begin + 1)
+    assert delta.get_inserted_rows().read_all()["id"].to_pylist() == [20]
+    assert delta.get_deleted_rows().read_all()["id"].to_pylist() == []
+    if stable:
+        assert updated(uri, begin=begin) == []
+        assert updated(uri, begin=begin, columns=("vec",)) == [0, 2, 3, 4, 5, 6, 7]
+        assert updated(uri, begin=begin + 1, columns=("vec",)) == []
+
+
 def test_what_deleted_versions_did_is_not_known(uri):
     lance_core.dataset(uri).write_columns(vectors(*range(8)), on="id")
     lance.dataset(uri).optimize.compact_files()
@@ -96,7 +119,10 @@ def test_a_column_that_does_not_exist(uri):
 
 STEPS = st.lists(
     st.sampled_from(
-        [*("append", "delete", "update", "merge", "compact", "restore", "column"), *("vec", "vec", "narrow", "partial")]
+        [
+            *("append", "delete", "update", "merge", "compact", "restore", "column", "move"),
+            *("vec", "vec", "narrow", "partial"),
+        ]
     ),
     min_size=1,
     max_size=7,

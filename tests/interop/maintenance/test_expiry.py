@@ -106,6 +106,8 @@ def test_one_commit(uri, stable, merges):
 @pytest.mark.parametrize("writer", [lance, lance_core])
 def test_files_that_a_zone_map_knows_are_not_opened(uri, writer):
     table = by_day(uri)
+    lance.write_dataset(table_of([700, 650, 601, 402], first=24), uri, mode="append")
+    table.checkout_latest()
     writer.dataset(uri).create_scalar_index("at", "ZONEMAP")
     for fragment in lance.dataset(uri).get_fragments():
         for file in fragment.data_files():
@@ -118,9 +120,9 @@ def test_files_that_a_zone_map_knows_are_not_opened(uri, writer):
         refresh_indices=False,
     )
     report = maintenance.maintain(lance_core.dataset(uri), policy)
-    assert report.done["rows_expired"] == 12
+    assert report.done["rows_expired"] == 16
     assert lance.dataset(uri).count_rows() == 12
-    assert table.version == 6
+    assert table.version == 7
 
 
 @pytest.mark.parametrize("ages", [[500, None], [None, None], [500, 1], [1, 500], [1, 1]])
@@ -140,6 +142,8 @@ def test_fragments_with_rows_of_several_ages(uri):
     assert (report.outcome, report.done["rows_expired"], report.done["fragments_removed"]) == ("done", 10, 10)
     assert ids(uri) == [n for n in range(40) if n % 4]
     assert [fragment.physical_rows for fragment in lance.dataset(uri).get_fragments()] == [30]
+    files = [file for fragment in lance.dataset(uri, version=10).get_fragments() for file in fragment.data_files()]
+    assert report.done["bytes_read"] == sum(file.file_size_bytes for file in files), "a rewrite was begun for nothing"
     assert maintenance.maintain(lance_core.dataset(uri), POLICY).outcome == "healthy"
 
 
@@ -247,6 +251,12 @@ def test_lake_and_its_log(tmp_path):
     assert (len(ids(str(tmp_path / "a.lance"))), len(ids(str(tmp_path / "b.lance")))) == (12, 24)
     log = lance.dataset(str(tmp_path / "_maintenance" / "log.lance")).to_table()
     assert [row["table"] for row in log.to_pylist() if row["step"] == "expire"] == ["a"]
+
+
+def test_the_manifest_of_a_namespace_does_not_expire(tmp_path):
+    uri = str(tmp_path / "__manifest")
+    lance.write_dataset({"object_id": ["a"]}, uri)
+    assert maintenance.maintain(lance_core.dataset(uri), POLICY).outcome == "healthy"
 
 
 def test_command(uri):

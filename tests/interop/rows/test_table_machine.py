@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import lance_core
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import CommitConflictError
+from tests.support.moves import move_all
 
 # Of a declared key no two upserts insert the same value at the same time.
 KEY = pa.field("k", pa.int64(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"})
@@ -162,6 +163,10 @@ class Tables(RuleBasedStateMachine):
         handle = self.handles[which]
         self.change(handle, handle.migrate_to_stable_row_ids, self.rows)
         assert lance.dataset(self.uri).has_stable_row_ids
+
+    @rule()
+    def move(self):
+        self.change(None, lambda: move_all(self.uri), self.rows)
 
     @rule(which=HANDLES, choice=st.integers(0, 100))
     def restore(self, which, choice):

@@ -256,7 +256,7 @@ class _FollowedChanges:
         fields = frozenset[int]().union(*(self.fields.pop(i, frozenset()) for i in numbers))
         if fields:
             self.fields |= {fragment.id: fields for fragment in group.new_fragments}
-        if numbers & self.rows.keys():
+        if numbers & self.rows.keys() and not group.is_in_place:
             _follow(self.branch.parent, group, self.rows, version)
         if numbers & self.fragments.keys():
             self.fragments |= {fragment.id: fragment for fragment in group.new_fragments}

@@ -19,6 +19,7 @@ from lance_core.errors import (
 )
 from lance_core.maintenance import Compaction, commit_what_fits
 from lance_core.verbs.context import handle
+from tests.support.moves import move_all
 from tests.support.write_attempts import TOKEN, attempt, compact, latest, ours, rows, theirs, values, write
 
 
@@ -204,6 +205,11 @@ BETWEEN = {
     "delete of all rows of it": (lambda d: d.delete("v < 50"), []),
     "delete, compaction, delete": (lambda d: (d.delete("v = 2"), compact(d), d.delete("v = 3")), []),
     "update of other rows": (lambda d: d.update({"v": "v + 1000"}, where="v >= 100"), None),
+    "move": (lambda d: move_all(d.uri), []),
+    "delete, move, delete, compaction": (
+        lambda d: (d.delete("v = 2"), move_all(d.uri), latest(d).delete("v = 3"), compact(latest(d))),
+        [],
+    ),
     "new column": (lambda d: d.add_columns({"n": "v * 2"}), []),
     "configuration": (lambda d: d.update_config({"a": "b"}), []),
     "restore of it": (lambda d: (compact(d), lance.dataset(d.uri, version=2).restore()), []),

@@ -1,0 +1,160 @@
+"""The copies of data files that moves made in base paths, and which of them no version needs any more.
+
+A move writes `_refs/moves/<uuid>.json` before its first copy: the base path, and the new name of each file. A base path
+can be shared by tables: only files that a record names are removed there. A copy is removed once no version of any
+branch names it, unless the newest version still has the file that was copied: then another run may be about to commit
+it, or will finish the move. After seven days it is removed even then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError
+from lance_core.maintenance.cleanup.listed_versions import load_all
+from lance_core.maintenance.cleanup.references import References
+from lance_core.store import ObjectMeta, ObjectStore, open_base, put_durably
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.paths import MOVES_PREFIX, VERSIONS_PREFIX, is_detached, origin_of
+from lance_core.verbs.context.references import read_branches, store_of_branch
+
+_UNFINISHED_S: Final = 7 * 86_400
+"""Age, in seconds, from which nobody finishes a move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRecord:
+    """The files that a move copies, or has copied.
+
+    Attributes:
+        key: The key of the record below the table's root.
+        base: The path of the base; None for the table's own folder.
+        prefix: The prefix of the keys of data files there.
+        blobs: Whether data files can have files of blobs.
+        files: The old names of data files, each with the new one.
+        modified: When it was written, in seconds since 1970.
+    """
+
+    key: str
+    base: str | None
+    prefix: str
+    blobs: bool
+    files: Mapping[str, str]
+    modified: float = 0.0
+
+    def write(self, store: ObjectStore) -> None:
+        """Write the record, which must survive a power loss."""
+        names = ("base", "prefix", "blobs", "files")
+        put_durably(store, self.key, json.dumps({name: getattr(self, name) for name in names}).encode())
+
+    @property
+    def can_be_finished(self) -> bool:
+        """Whether another run may finish the move: no cleanup regards it as given up before that run is done."""
+        return time.time() - self.modified < _UNFINISHED_S / 2
+
+    def target(self, main: ObjectStore) -> ObjectStore:
+        """The store of the copies."""
+        return main if self.base is None else open_base(self.base, main.root, main.options)
+
+
+def read_records(main: ObjectStore) -> list[MoveRecord]:
+    """The records of all moves of a table.
+
+    Raises:
+        CorruptFileError: A record cannot be read.
+    """
+    records = []
+    for meta in main.list(MOVES_PREFIX):
+        try:
+            record = MoveRecord(key=meta.key, modified=meta.modified, **json.loads(bytes(main.get(meta.key))))
+            records.append(replace(record, files=dict(record.files)))
+        except ObjectNotFoundError:  # another cleanup has removed it
+            continue
+        except (ValueError, TypeError) as error:
+            raise CorruptFileError(
+                f"{main.root}/{meta.key} is no record of a move ({error}): remove it, and by hand the files that the "
+                "table moved and does not name"
+            ) from error
+    return records
+
+
+def list_unused_copies(main: ObjectStore, manifest: Manifest) -> dict[str, list[str]]:
+    """The new names of files that are not needed any more, by the key of the record of their move.
+
+    Args:
+        main: The store of the dataset.
+        manifest: A version of main. If it needs all copies, no other version is read.
+    """
+    records = read_records(main)
+    names = {file.path for fragment in manifest.fragments for file in fragment.files} if records else set[str]()
+    if not any(map(partial(_list_unused, names, names), records)):
+        return {}
+    branches, torn = read_branches(main)
+    used, newest = References(), References()
+    for name in (None, *branches):
+        store = store_of_branch(main, name)
+        _, manifests = load_all(store, partial(_list_versions, store))
+        if torn or any(manifest.fault for manifest in manifests.values()):
+            return {}  # what these need is unknown
+        for each in manifests.values():
+            used.add_borrowed(each, all_files=True)
+        if name is None:
+            last = max(number for number in manifests if not is_detached(number))
+            newest.add_borrowed(manifests[last], all_files=True)
+    unused = {record.key: _list_unused(used.data_files, newest.data_files, record) for record in records}
+    return {key: copies for key, copies in unused.items() if copies}
+
+
+def _list_unused(used: Collection[str], newest: Collection[str], record: MoveRecord) -> list[str]:
+    """The new names of a record's files that no version has, if nobody finishes the move of the file.
+
+    Args:
+        used: The data files of all versions.
+        newest: The data files of the newest version.
+        record: The record.
+    """
+    is_stale = time.time() - record.modified > _UNFINISHED_S
+    copies = {old: new for old, new in record.files.items() if origin_of(new) != new}  # a record may be forged
+    return [new for old, new in copies.items() if new not in used and (is_stale or old not in newest)]
+
+
+def _list_versions(store: ObjectStore) -> dict[str, ObjectMeta]:
+    return {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
+
+
+def remove_unused_copies(main: ObjectStore, manifest: Manifest) -> tuple[int, int, list[str]]:
+    """Remove the files that `list_unused_copies` lists, with its arguments.
+
+    Returns:
+        The number of data files, the bytes of all files, and one line for each file that could not be removed.
+    """
+    num_files, num_bytes, failures = 0, 0, list[str]()
+    unused = list_unused_copies(main, manifest)
+    for record in read_records(main) if unused else ():
+        store, names = record.target(main), unused.get(record.key, [])
+        metas = [meta for name in names for meta in _find_files(store, record, name)]
+        errors: Mapping[str, StoreError] = store.delete_many([meta.key for meta in metas]) if metas else {}
+        failures += [f"{store.root}/{key}: {error}" for key, error in errors.items()]
+        num_files += sum(meta.key not in errors and meta.key.endswith(".lance") for meta in metas)
+        num_bytes += sum(meta.size for meta in metas if meta.key not in errors)
+        left = {old: new for old, new in record.files.items() if new not in names}
+        if not errors and not left:
+            main.delete(record.key)
+        elif not errors and names:
+            replace(record, files=left).write(main)
+    return num_files, num_bytes, failures
+
+
+def _find_files(store: ObjectStore, record: MoveRecord, name: str) -> Iterator[ObjectMeta]:
+    """The copy of a data file, and of its files of blobs, as far as they exist."""
+    key = record.prefix + name
+    yield from store.list(f"{key.removesuffix('.lance')}/") if record.blobs else ()
+    try:
+        yield store.head(key)
+    except ObjectNotFoundError:  # the move was killed before it
+        return
