@@ -18,7 +18,7 @@ from lance_core.arguments import checked
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError
 from lance_core.retry import retrying
-from lance_core.store import uri_below
+from lance_core.store import Namespace, uri_below
 from lance_core.verbs.inspect.listing import (
     DELIMITER,
     MANIFEST_TABLE,
@@ -32,6 +32,7 @@ __all__ = [
     "DELIMITER",
     "MANIFEST_TABLE",
     "Listing",
+    "Namespace",
     "declare",
     "deregister",
     "new_location",

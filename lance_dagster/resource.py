@@ -52,6 +52,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             storage_options=dict(self.storage_options),
             schema=self.schema_,
             branching=self.branching,
+            namespace=dict(self.namespace),
         )
 
     def uri(self, asset_key: TableLike) -> str:
@@ -69,7 +70,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         root = self._root_of(running)
         location, ref = root.locate(asset_key), table_ref(asset_key)
         if running is not None and ref.key in running.assets:
-            location = declare_location(location, root.root_uri, root.options)
+            location = declare_location(location, root)
         uri = location.uri
         branch = tag_run_with_branch(root.branching, None if running is None else running.facts)
         if branch is None:
@@ -190,5 +191,6 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """
         from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
 
-        tables = find_tables(self.root_uri, storage_options=self.table_root.options)
+        options, namespace = self.table_root.options, dict(self.namespace) or None
+        tables = find_tables(self.root_uri, storage_options=options, namespace=namespace)
         return [table.name for table in tables if "/" in table.name and not table.path.startswith(RESERVED)]

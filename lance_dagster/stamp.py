@@ -79,7 +79,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
             )
         if root:
             stamped_uri = spec.metadata.get("dagster/uri", location.uri)
-            remember_root(spec.key, stamped_uri, root, manager.storage_options, schema)
+            remember_root(spec.key, stamped_uri, root, manager.storage_options, schema, manager.namespace)
         entries = {}
         if schema is not None or manager.schema_ is None:
             entries["dagster/table_name"] = location.name

@@ -105,6 +105,15 @@ class Namespace:
         self._unless_exists("declare_table", "DeclareTableRequest", table_id)
         return self.describe(table_id)  # of two that declare it at once, both get the location of one
 
+    def deregister(self, table_id: Sequence[str]) -> None:
+        """Remove a table, whose files were deleted, from the namespace.
+
+        Raises:
+            DatasetNotFoundError: The namespace has no such table.
+            StoreError: The namespace did not answer.
+        """
+        self._call("deregister_table", "DeregisterTableRequest", table_id)
+
     def _unless_exists(self, verb: str, request: str, object_id: Sequence[str]) -> None:
         try:
             self._call(verb, request, object_id)
@@ -207,6 +216,9 @@ class _RestClient:
 
     def declare_table(self, request: Any) -> Any:
         return self._tables.declare_table(declare_table_request=request, **self._arguments(request))
+
+    def deregister_table(self, request: Any) -> Any:
+        return self._tables.deregister_table(deregister_table_request=request, **self._arguments(request))
 
     def create_namespace(self, request: Any) -> Any:
         return self._namespaces.create_namespace(create_namespace_request=request, **self._arguments(request))

@@ -12,7 +12,7 @@ from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
 
-def build_lance_health_checks(
+def build_lance_health_checks(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
     assets: Iterable[TableLike] | TableLike = (),
     policy: LanceMaintenancePolicy | None = None,
     *,
@@ -24,6 +24,7 @@ def build_lance_health_checks(
     schema: str | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
+    namespace: Mapping[str, Any] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that fail if a table needs maintenance, by fragments, deleted rows, versions and indices.
 
@@ -41,6 +42,7 @@ def build_lance_health_checks(
         schema: The IO manager's `schema`, by which the tables of assets below the root are located.
         severity: The severity of a failed check.
         io_manager_key: The resource that knows where the tables are.
+        namespace: As in `lance_external_assets`.
 
     Raises:
         DagsterInvalidDefinitionError: The root is no URI, there are arguments for tables below a root but no root, or
@@ -53,7 +55,7 @@ def build_lance_health_checks(
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = table_refs(assets)
-    lake = make_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen, namespace=namespace)
     if lake is None and (storage_options or schema):
         raise dg.DagsterInvalidDefinitionError(
             "build_lance_health_checks: storage_options and schema are for the tables below a root, and root is not "

@@ -43,6 +43,7 @@ class LakeTable:
         uri: The URI of the table.
         versions: The versions in ascending order, if the listing has them; else None.
         is_declared: Whether the code location has an asset for the table.
+        own_options: The storage options that a namespace gives for the table; None for those of the root.
     """
 
     ref: TableRef
@@ -50,6 +51,7 @@ class LakeTable:
     uri: str
     versions: Sequence[int] | None = None
     is_declared: bool = False
+    own_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property
     def latest(self) -> int | None:
@@ -61,7 +63,7 @@ class LakeTable:
         import lance_core  # noqa: PLC0415 - code locations load without it
         from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
 
-        storage_options = dict(options or {}) or None
+        storage_options = dict(self.own_options or options or {}) or None
         if self.latest is not None:
             try:
                 return lance_core.dataset(self.uri, version=self.latest, storage_options=storage_options)
@@ -82,10 +84,14 @@ class Lake:
     exclude: tuple[str, ...] = ()
     policies: Mapping[str, Any] = field(default_factory=dict)
     listing: Listing | None = None
+    namespace: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def place(self, root: TableRoot) -> TableRoot:
         """The root of the lake as a `TableRoot`."""
-        return root if self.root is True else replace(root, root_uri=str(self.root))
+        root_uri = root.root_uri if self.root is True else str(self.root)
+        is_of_root = self.root is True and not self.namespace
+        namespace = root.namespace if is_of_root else resolved_options(self.namespace)
+        return replace(root, root_uri=root_uri, namespace=namespace)
 
     def takes(self, path: str) -> bool:
         """Whether the globs choose a table, by its path without the suffix."""
@@ -124,7 +130,14 @@ class Lake:
                 key=dg.AssetKey((table.path if path in declared_names else path).split("/")), metadata={}
             )
             lake_tables.append(
-                LakeTable(ref=named, path=path, uri=table.uri, versions=table.versions, is_declared=ref is not None)
+                LakeTable(
+                    ref=named,
+                    path=path,
+                    uri=table.uri,
+                    versions=table.versions,
+                    is_declared=ref is not None,
+                    own_options=table.storage_options if place.namespace else None,
+                )
             )
         return lake_tables
 
@@ -134,7 +147,8 @@ class Lake:
         from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         if self.listing is None:
-            return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options)
+            space = dict(place.namespace) or None
+            return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options, space)
         return [FoundTable(path=entry["path"], uri=entry["uri"]) for entry in self.listing if self.takes(entry["path"])]
 
     def policy(self, policy: LanceMaintenancePolicy, path: str, ref: TableRef) -> LanceMaintenancePolicy | None:
@@ -169,15 +183,16 @@ def make_lake(
     policies: Mapping[str, Any] | None = None,
     policy: LanceMaintenancePolicy | None = None,
     listing: Listing | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Lake | None:
     """The lake that the arguments of a builder describe; None if they name no root.
 
     Raises:
         DagsterInvalidDefinitionError: A policy or the root is invalid, or there are globs or policies but no root.
     """
-    chosen = {"include": _globs(include), "exclude": _globs(exclude)}
+    chosen: dict[str, Any] = {"include": _globs(include), "exclude": _globs(exclude)}
     if root is None or root is False:
-        choices = [name for name, value in {**chosen, "policies": policies}.items() if value]
+        choices = [name for name, value in {**chosen, "policies": policies, "namespace": namespace}.items() if value]
         if choices:
             raise dg.DagsterInvalidDefinitionError(
                 f"{', '.join(choices)} choose among the tables below a root, and there is none: pass root=True for the "
@@ -189,7 +204,7 @@ def make_lake(
     for name, path_policy in (policies or {}).items():
         policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, label=f"policies[{name!r}]")
     by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
-    return Lake(root=root, policies=by_path, listing=listing, **chosen)
+    return Lake(root=root, policies=by_path, listing=listing, namespace=namespace or {}, **chosen)
 
 
 def lance_external_assets(
@@ -201,6 +216,7 @@ def lance_external_assets(
     storage_options: Mapping[str, Any] | None = None,
     schema: str | None = None,
     group_name: str | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> list[dg.AssetSpec]:
     """External assets for the tables below a root, so that the asset catalog of the Dagster UI shows the whole lake.
 
@@ -215,6 +231,8 @@ def lance_external_assets(
         storage_options: The options by which the root is reached; values can be `EnvVar`. They are not in metadata.
         schema: The IO manager's `schema`, by which the tables of `known` are located.
         group_name: The asset group of the external assets.
+        namespace: Properties of a namespace, such as `{"impl": "rest", "uri": "https://..."}`, whose tables are listed
+            in place of those below the root; values can be `EnvVar`.
 
     Raises:
         DagsterInvalidDefinitionError: The root is no URI, or holds credentials, which would show in the UI.
@@ -224,7 +242,7 @@ def lance_external_assets(
         >>> [spec.key.path for spec in lance_dagster.lance_external_assets("lake")]
         [['nyc', 'flights']]
     """
-    lake = make_lake(root, include, exclude)
+    lake = make_lake(root, include, exclude, namespace=namespace)
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
     return build_external_assets(lake, known, storage_options=storage_options, schema=schema, group_name=group_name)
@@ -274,8 +292,8 @@ def build_external_asset(
 ) -> dg.AssetSpec:
     """The external asset of a table without an asset; this process opens the table with the storage options."""
     metadata = {"lance/uri": table.uri, "dagster/uri": table.uri, "dagster/table_name": table.path.replace("/", ".")}
-    if storage_options:
-        remember_options(table.ref.key, table.uri, storage_options)
+    if storage_options or table.own_options:
+        remember_options(table.ref.key, table.uri, table.own_options or storage_options or {})
     return dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"})
 
 

@@ -154,6 +154,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         configured = {
             **{name: getattr(self, name) for name in type(self).model_fields},
             "storage_options": dict(self.storage_options),
+            "namespace": dict(self.namespace),
             "schema": self.schema_,
             "reads_materialized": self.read == "materialized",
             "type_handlers": tuple(self.type_handlers()),

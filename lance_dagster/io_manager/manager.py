@@ -95,7 +95,7 @@ class LanceTableIOManager(dg.IOManager):
                 )
                 assert facts is not None
                 branch = tag_run_with_branch(self._settings.branching, facts)
-                main = self._settings.open_uri(location.uri)
+                main = self._settings_of(location).open_uri(location.uri)
                 begun = record_or_find_begin(facts, location.uri, newest_version(main, branch))
                 identity = None if main is None or branch is None else branch_id(main, branch)
                 begun_of_main = newest_version(main, None)
@@ -134,7 +134,7 @@ class LanceTableIOManager(dg.IOManager):
             lance_core.check_names(handler.arrow_schema(obj))
             handler, obj, output = output.without_change_type(handler, obj)
             if not output.sets_columns:
-                output = replace(output, location=self._declare(output.location))
+                output = self._declare(output)
             output = self._prepare_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
             output = output if outcome is not None else self._open_newest_for_skipped(output)
@@ -253,8 +253,16 @@ class LanceTableIOManager(dg.IOManager):
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return self._settings.locate(TableRef(key=asset_key, metadata=metadata))
 
-    def _declare(self, location: TableLocation) -> TableLocation:
-        return declare_location(location, self._settings.root_uri, self._settings.options)
+    def _settings_of(self, location: TableLocation) -> TableSettings:
+        """The settings with the storage options of a table."""
+        return replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
+
+    def _declare(self, output: TableOutput) -> TableOutput:
+        """The output with the location at which a namespace lists its table, which it does from then on."""
+        location, earlier = declare_location(output.location, self._settings), (output.step, output.location.uri)
+        if earlier in self._begun:
+            self._begun[output.step, location.uri] = self._begun[earlier]
+        return replace(output, location=location, table=self._settings_of(location))
 
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
@@ -288,8 +296,9 @@ class LanceTableIOManager(dg.IOManager):
             sets_columns=settings.write_mode == "columns",
             outside=settings.out_of_partition == "allow",
         )
+        table_settings = self._settings_of(location)
         try:
-            existing = self._settings.open_uri(location.uri)
+            existing = table_settings.open_uri(location.uri)
         except LanceError as error:
             raise write_attempts.error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         if settings.write_mode != "columns":
@@ -306,7 +315,7 @@ class LanceTableIOManager(dg.IOManager):
             label=f"asset {asset}",
             metadata={**definition, **{key: value for key, value in said.items() if key.startswith(PREFIX)}},
             location=location,
-            table=self._settings,
+            table=table_settings,
             settings=settings,
             facts=facts,
             keys=keys,
@@ -327,7 +336,8 @@ class LanceTableIOManager(dg.IOManager):
         definition = steps.defined_metadata(context)
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
-        existing = self._settings.open_uri(self._locate(context.asset_key, definition).uri)
+        location = self._locate(context.asset_key, definition)
+        existing = self._settings_of(location).open_uri(location.uri)
         branch = tag_run_with_branch(self._settings.branching, facts)
         if existing is not None and branch is not None:
             self._reject_lost_writes(existing, branch, facts)
@@ -347,14 +357,14 @@ class LanceTableIOManager(dg.IOManager):
         """
         existing, frame = output.existing, output.frame
         if output.sets_columns:
-            return column_assets.prepare_branch_for_columns(output, self._settings.open_uri(output.location.uri))
+            return column_assets.prepare_branch_for_columns(output, output.table.open_uri(output.location.uri))
         if (
             output.branch is None
             or output.attempts.versions
             or (existing is not None and not have_other_columns(frame, existing.schema))
         ):
             return output
-        main = None if existing is None else self._settings.open_uri(output.location.uri)
+        main = None if existing is None else output.table.open_uri(output.location.uri)
         if main is not None and not is_created_empty(main, output.has_ended):
             return output
         slices = output.plan_slices(output.new_columns(obj))
@@ -374,7 +384,7 @@ class LanceTableIOManager(dg.IOManager):
         Raises:
             SupersededError: A later attempt of the write has committed.
         """
-        main, branch = self._settings.open_uri(output.location.uri), output.branch
+        main, branch = output.table.open_uri(output.location.uri), output.branch
         if main is None or (branch is not None and branch not in main.branches.list()):
             return output
         newest = main.checkout_version((branch, None))

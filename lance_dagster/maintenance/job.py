@@ -39,6 +39,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     policies: Mapping[str, Any] | None = None,
+    namespace: Mapping[str, Any] | None = None,
     budget: LanceMaintenanceBudget | Mapping[str, Any] | None = None,
     name: str = "lance_maintenance",
     engine: Engine = "process",
@@ -63,6 +64,9 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         policies: Policies, fields of one, or False (not maintained) for tables below the root, by folder or path, such
             as "nyc" or "nyc/flights". Those of a table's folders are applied first, then its own, then the metadata of
             its asset.
+        namespace: Properties of a namespace, such as `{"impl": "rest", "uri": "https://..."}`, whose tables are
+            maintained in place of those below the root; values can be `EnvVar`. By default that of the IO manager, if
+            the root is True.
         budget: The limits of a run, as a budget or a mapping of its fields; work beyond them comes first in the next
             run.
         name: Name of the job.
@@ -90,7 +94,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     refs = table_refs(tables)
     for ref in refs:
         policy_of(chosen, ref.metadata, label=f"asset {ref.name}")
-    lake = make_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen, namespace=namespace)
     if not refs and lake is None:
         raise dg.DagsterInvalidDefinitionError(
             f"the job {name} has neither tables nor a root; pass assets, or root=True for all tables below the root of "

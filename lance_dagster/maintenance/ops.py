@@ -77,6 +77,10 @@ class MaintenanceOps:
 
         root = self.root(context)
         ref = next((ref for ref in self.refs if ref.name == asset), None)
+        if ref is None and self.lake is not None and self.lake.place(root).namespace:
+            tables = self.lake.find(root, (), context)
+            own_options = next((table.own_options for table in tables if table.uri == uri), root.options)
+            return lambda: lance_core.dataset(uri, storage_options=own_options)
         options = root.options if ref is None else root.locate(ref.resolved(context)).options(root.storage_options)
         return lambda: lance_core.dataset(uri, storage_options=options)
 

@@ -107,6 +107,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     policies: Mapping[str, Any] | None = None,
+    namespace: Mapping[str, Any] | None = None,
     name: str | None = None,
     io_manager_key: str = "io_manager",
     minimum_interval_seconds: int = 300,
@@ -129,6 +130,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         include: As for the job.
         exclude: As for the job.
         policies: As for the job.
+        namespace: As for the job.
         name: Name of the sensor; by default `<job>_sensor`.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: The shortest time between two ticks, in seconds.
@@ -145,7 +147,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         'lance_maintenance_sensor'
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    lake = make_lake(root, include, exclude, policies, chosen)
+    lake = make_lake(root, include, exclude, policies, chosen, namespace=namespace)
     refs = [ref for ref in table_refs(tables) if lake is not None or not is_foreign(ref)]
     _check_job(job, refs, lake, chosen)
 

@@ -21,7 +21,6 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "overwrite_schema": 'schema_mode="overwrite"',
     "schema_update_mode": "schema_mode",
     "upsert_options": 'write_mode="merge" and the metadata lance/merge_on of the asset',
-    "namespace": "schema",
     "base_path": "root_uri",
     "base_dir": "root_uri",
     "uri": "root_uri",
@@ -49,6 +48,13 @@ class RootArguments(CheckedArguments):
         default_factory=dict,
         repr=False,
         description="How to reach the storage; names of object_store or s3fs. Use EnvVar.",
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    namespace: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description='Properties of a namespace that locates the tables, such as {"impl": "rest", "uri": ...}; the root '
+        "then has outputs of ops and the log of maintenance alone. Use EnvVar for secrets.",
         json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(

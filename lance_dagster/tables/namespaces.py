@@ -1,17 +1,18 @@
-"""The tables of roots that are directory namespaces: their `__manifest` names the location of each table.
+"""The tables of namespaces: a service, or the `__manifest` of the root, names the location of each table.
 
     shop/orders        row shop$orders of {root_uri}/__manifest
                        else {root_uri}/shop/orders.lance, if that table exists
                        else a new folder, which a write declares in the manifest table before its first version
 
-In a root without a manifest table, a table is where the names of its folders say (`location`).
+A namespace of others gives the storage options of a table as well. In a root without a manifest table, a table is where
+the names of its folders say (`location`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lance_dagster.tables.location import TableLocation
 
@@ -19,45 +20,63 @@ if TYPE_CHECKING:
     from lance_core.catalog import Listing
 
 
-def read_listing(root_uri: str, storage_options: Mapping[str, str] | None) -> Listing:
+class Root(Protocol):
+    """The parts of a `TableRoot` that locate tables."""
+
+    @property
+    def root_uri(self) -> str:
+        """The folder of the tables."""
+
+    @property
+    def options(self) -> Mapping[str, str] | None:
+        """The options by which it is reached."""
+
+    @property
+    def namespace(self) -> Mapping[str, str]:
+        """The properties of a namespace of others; empty for none."""
+
+
+def read_listing(root: Root) -> Listing:
     """What the manifest table of a root lists; see `lance_core.catalog.read_listing`."""
     from lance_core import catalog  # noqa: PLC0415 - code locations load without it
 
-    return catalog.read_listing(root_uri, storage_options=storage_options)
+    return catalog.read_listing(root.root_uri, storage_options=root.options)
 
 
-def resolve_location(
-    location: TableLocation, root_uri: str, storage_options: Mapping[str, str] | None, listing: Listing | None
-) -> TableLocation:
-    """The location that the manifest table of a root names for a table, if there is one.
+def resolve_location(location: TableLocation, root: Root, listing: Listing | None) -> TableLocation:
+    """The location that a namespace names for a table, if there is one.
 
     Args:
         location: The location by the names of folders.
-        root_uri: The root.
-        storage_options: The options by which it is reached.
+        root: The root.
         listing: What the manifest table lists; None to read it, and to look whether an unlisted table exists.
     """
     from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
     if location.path is None:
         return location
-    current = read_listing(root_uri, storage_options) if listing is None else listing
+    object_id = catalog.DELIMITER.join((*location.schema.split("/"), location.table))
+    if root.namespace:
+        try:
+            described = catalog.Namespace(root.namespace).describe(object_id.split(catalog.DELIMITER))
+        except DatasetNotFoundError:
+            return replace(location, unlisted_id=object_id)
+        return _at(location, described, root)
+    current = read_listing(root) if listing is None else listing
     if not current.is_kept:
         return location
-    object_id = catalog.DELIMITER.join((*location.schema.split("/"), location.table))
     path = current.tables.get(object_id)
     if path is not None:
-        return replace(location, uri=catalog.uri_below(root_uri, path))
-    if listing is None and not _exists(location.uri, storage_options):
+        return replace(location, uri=catalog.uri_below(root.root_uri, path))
+    if listing is None and not _exists(location.uri, root.options):
         path = catalog.new_location(object_id)
-        location = replace(location, path=path, uri=catalog.uri_below(root_uri, path))
+        location = replace(location, path=path, uri=catalog.uri_below(root.root_uri, path))
     return replace(location, unlisted_id=object_id)
 
 
-def declare_location(
-    location: TableLocation, root_uri: str, storage_options: Mapping[str, str] | None
-) -> TableLocation:
-    """The location of a table that is about to be written, after its id is listed by the manifest table of the root.
+def declare_location(location: TableLocation, root: Root) -> TableLocation:
+    """The location of a table that is about to be written, after its id is listed by the namespace.
 
     If another writer has listed the id meanwhile, the location is the one that it chose.
 
@@ -68,9 +87,19 @@ def declare_location(
         return location
     from lance_core import catalog  # noqa: PLC0415 - code locations load without it
 
-    path = catalog.declare(root_uri, location.unlisted_id, location.path, storage_options=storage_options)
-    uri = location.uri if path is None else catalog.uri_below(root_uri, path)
+    if root.namespace:
+        declared = catalog.Namespace(root.namespace).declare(location.unlisted_id.split(catalog.DELIMITER))
+        return _at(location, declared, root)
+    path = catalog.declare(root.root_uri, location.unlisted_id, location.path, storage_options=root.options)
+    uri = location.uri if path is None else catalog.uri_below(root.root_uri, path)
     return replace(location, uri=uri, unlisted_id=None)
+
+
+def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root: Root) -> TableLocation:
+    from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+
+    uri, vended = described
+    return replace(location, uri=canonical_uri(uri), own_options={**(root.options or {}), **vended}, unlisted_id=None)
 
 
 def name_below(root_uri: str, table_uri: str, storage_options: Mapping[str, str] | None) -> str | None:
@@ -80,7 +109,7 @@ def name_below(root_uri: str, table_uri: str, storage_options: Mapping[str, str]
     folder = canonical_uri(root_uri).rstrip("/") + "/"
     if not table_uri.startswith(folder):
         return None
-    for object_id, path in read_listing(root_uri, storage_options).tables.items():
+    for object_id, path in catalog.read_listing(root_uri, storage_options=storage_options).tables.items():
         if canonical_uri(catalog.uri_below(root_uri, path)) == table_uri:
             return object_id.replace(catalog.DELIMITER, "/")
     return table_uri.removeprefix(folder).removesuffix(".lance")

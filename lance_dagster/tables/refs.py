@@ -80,7 +80,7 @@ TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.Sou
 """A reference to a table: an asset of any kind, its key, or "schema/table"."""
 
 
-_remembered_roots: dict[tuple[dg.AssetKey, Any], tuple[str, Mapping[str, Any], str | None]] = {}
+_remembered_roots: dict[tuple[dg.AssetKey, Any], tuple[str, Mapping[str, Any], str | None, Mapping[str, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,7 @@ class TableRoot:
             None if the resource does not define it.
         max_unindexed_fragments: The most fragments that zone maps on partition columns may leave uncovered; None for no
             zone maps.
+        namespace: The properties of a namespace of others that locates the tables; empty for none.
         listing: What the manifest table of the root lists, for locating many tables; None to read it for each.
     """
 
@@ -107,6 +108,7 @@ class TableRoot:
     ui_url: str = ""
     max_unindexed_fragments: int | None = 64
     reads_materialized: bool | None = None
+    namespace: Mapping[str, str] = field(default_factory=dict, repr=False)
     listing: Listing | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -115,7 +117,7 @@ class TableRoot:
         return dict(self.storage_options) or None
 
     def locate(self, table: TableLike) -> TableLocation:
-        """The location of a table, by the manifest table of the root, if it has one.
+        """The location of a table, by the namespace, or by the manifest table of the root, if there is one.
 
         Raises:
             DagsterInvalidDefinitionError: The table cannot be located: see `locate_table`.
@@ -126,11 +128,11 @@ class TableRoot:
             ref = table if isinstance(table, TableRef) else table_ref(table)
             key, metadata, schema = ref.key, ref.metadata, self.schema
         location = locate_table(self.root_uri, key, metadata or {}, default_schema=schema)
-        return resolve_location(location, self.root_uri, self.options, self.listing)
+        return resolve_location(location, self, self.listing)
 
     def with_listing(self) -> Self:
         """This root with what its manifest table lists now, to locate many tables; unlisted ones are in folders."""
-        return replace(self, listing=read_listing(self.root_uri, self.options))
+        return self if self.namespace else replace(self, listing=read_listing(self))
 
     def open(
         self,
@@ -326,7 +328,12 @@ def table_root(resource: object) -> TableRoot:
 
 
 def remember_root(
-    asset_key: dg.AssetKey, stamped_uri: object, root_uri: str, options: Mapping[str, Any], schema: str | None
+    asset_key: dg.AssetKey,
+    stamped_uri: object,
+    root_uri: str,
+    options: Mapping[str, Any],
+    schema: str | None,
+    namespace: Mapping[str, Any],
 ) -> None:
     """Keep the root of an asset's table, for everything in this process that has no resource to ask.
 
@@ -336,8 +343,9 @@ def remember_root(
         root_uri: The root.
         options: The options by which it is reached; values can be `EnvVar`.
         schema: As in `TableRoot`.
+        namespace: As in `TableRoot`; values can be `EnvVar`.
     """
-    _remembered_roots[asset_key, plain_metadata(stamped_uri)] = (root_uri, dict(options), schema)
+    _remembered_roots[asset_key, plain_metadata(stamped_uri)] = (root_uri, dict(options), schema, dict(namespace))
 
 
 def remembered_root(asset_key: dg.AssetKey, stamped_uri: object) -> TableRoot | None:
@@ -345,8 +353,9 @@ def remembered_root(asset_key: dg.AssetKey, stamped_uri: object) -> TableRoot | 
     place = _remembered_roots.get((asset_key, plain_metadata(stamped_uri)))
     if place is None:
         return None
-    root_uri, options, schema = place
-    return TableRoot(root_uri=root_uri, storage_options=resolved_options(options), schema=schema)
+    root_uri, options, schema, namespace = place
+    resolved, properties = resolved_options(options), resolved_options(namespace)
+    return TableRoot(root_uri=root_uri, storage_options=resolved, schema=schema, namespace=properties)
 
 
 def known_refs(context: AnyContext) -> list[TableRef]:

@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from typing import Final
 from urllib.parse import urlsplit
 
-from lance_core.catalog import uri_below
+from lance_core.catalog import Namespace, uri_below
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.sessions import is_connect, reject_memory
 from pyspark_lance.lazy import SparkSession
@@ -35,13 +35,15 @@ class Catalog:
 
     Attributes:
         name: The first part of the names of its tables.
-        root: The folder or object-store prefix.
+        root: The folder or object-store prefix; empty for a namespace.
         storage_options: Credentials and options of the storage.
+        namespace: The properties of a namespace of others, which locates the tables; None for a root.
     """
 
     name: str
     root: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    namespace: Mapping[str, str] | None = field(default=None, repr=False)
 
     def below(self, path: str) -> str:
         """The URI of a path below the root."""
@@ -49,7 +51,12 @@ class Catalog:
 
 
 def register_catalog(
-    spark: SparkSession, name: str, root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+    spark: SparkSession,
+    name: str,
+    root: str | PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    namespace: Mapping[str, str] | None = None,
 ) -> None:
     """Give the tables below a root names, for `pyspark_lance.sql` and `LanceTable.forName`.
 
@@ -60,12 +67,15 @@ def register_catalog(
     Args:
         spark: A session of the application that uses the name; with Spark Connect, the session that uses it.
         name: The catalog: letters, digits and underscores, with no digit at the beginning.
-        root: A folder or an object-store prefix. It need not exist yet.
+        root: A folder or an object-store prefix. It need not exist yet. None with a namespace.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the executors
             in pickled functions, and appear in no plan, setting or log.
+        namespace: Properties of a namespace, such as `{"impl": "rest", "uri": "https://..."}`, in place of a root: it
+            locates the tables, and `lake.shop.orders` has the id `["shop", "orders"]`.
 
     Raises:
-        InvalidInputError: The name is reserved or has other characters, or the root is empty, is in memory, or holds
+        InvalidInputError: The name is reserved or has other characters, there are both a root and a namespace or
+            neither, a property of the namespace is missing, or the root is empty, is in memory, or holds
             credentials.
 
     Examples:
@@ -80,14 +90,23 @@ def register_catalog(
         )
     if name.lower() in _RESERVED:
         raise InvalidInputError(f"the name {name!r} is reserved: choose one other than {', '.join(_RESERVED)}")
-    place = fspath(root)
-    if not place.strip():
+    if (root is None) is (namespace is None):
+        raise InvalidInputError("a catalog has a root or a namespace: give one of them")
+    if namespace is not None:
+        Namespace(namespace)  # mistakes in its properties are found here
+    place = "" if root is None else fspath(root)
+    if root is not None and not place.strip():
         raise InvalidInputError("the root of a catalog is empty; '.' is the working directory")
     reject_memory(place)
     user, at, host = urlsplit(place.partition("?")[0]).netloc.rpartition("@")
     if at and ":" in user:
         raise InvalidInputError(f"the root holds credentials before the @ of {host!r}: give them as storage_options")
-    catalog = Catalog(name=name, root=place, storage_options=dict(storage_options) if storage_options else None)
+    catalog = Catalog(
+        name=name,
+        root=place,
+        storage_options=dict(storage_options) if storage_options else None,
+        namespace=None if namespace is None else dict(namespace),
+    )
     with _lock:
         _registered.setdefault(_application(spark), {})[name.lower()] = catalog
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.catalog import DELIMITER, Listing, read_listing
+from lance_core.catalog import DELIMITER, Listing, Namespace, read_listing
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
 from lance_core.maintenance import find_tables
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
@@ -153,7 +153,24 @@ class TableFinder:
                     f"{name}: {segment!r} cannot be a folder: use 1 to 200 letters, digits and _=@+.-, with no dot at"
                     " the beginning"
                 )
+        if catalog.namespace is not None:
+            return self._in_namespace(catalog, Namespace(catalog.namespace), path)
         return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
+
+    def _in_namespace(self, catalog: Catalog, namespace: Namespace, path: Sequence[str]) -> CatalogTable:
+        """The location of a table of a namespace of others; without a URI if it has no such table."""
+        try:
+            return _described(catalog, path, namespace.describe(path))
+        except DatasetNotFoundError:
+            alike = [] if self._exact else [listed for listed in namespace.list_ids() if self._is_id(listed, path)]
+        if len(alike) > 1:
+            raise InvalidInputError(f"{catalog.name}.{'.'.join(path)} could be any of {alike}: spell it exactly")
+        if alike:
+            return _described(catalog, alike[0], namespace.describe(alike[0]))
+        return CatalogTable(uri="", catalog=catalog, is_named=True)
+
+    def _is_id(self, table_id: Sequence[str], path: Sequence[str]) -> bool:
+        return self._is(DELIMITER.join(table_id), DELIMITER.join(path))
 
     def locate_new_table(self, name: TableName) -> tuple[CatalogTable, bool]:
         """The location of a table that a statement creates, and whether a table already exists there.
@@ -162,6 +179,9 @@ class TableFinder:
             DatasetExistsError: The name is that of a namespace, or of a table that was deregistered.
         """
         location = self.locate(name)
+        if not location.uri and location.catalog is not None:
+            path = name.parts[1:]
+            location = _described(location.catalog, path, Namespace(location.catalog.namespace).declare(path))
         if location.catalog is not None and location.listing_id in self._manifest(location.catalog).namespaces:
             raise DatasetExistsError(f"{name} is a namespace in the manifest table of {location.catalog.root}")
         try:
@@ -186,7 +206,7 @@ class TableFinder:
         uri = name.parts[1].rstrip("/")
         reject_memory(uri)
         place = _place(uri)
-        roots = {_place(catalog.root): catalog for catalog in reversed(self._catalogs.values())}
+        roots = {_place(catalog.root): catalog for catalog in reversed(self._catalogs.values()) if catalog.root}
         above = [root for root in roots if place.startswith(f"{root}/")]
         if not above:
             return CatalogTable(uri=uri)
@@ -219,12 +239,17 @@ class TableFinder:
 
     def _manifest(self, catalog: Catalog) -> Listing:
         """The tables and namespaces that the root's manifest table lists."""
+        if catalog.namespace is not None:
+            return Listing()
         if catalog.name not in self._manifests:
             self._manifests[catalog.name] = read_listing(catalog.root, storage_options=catalog.storage_options)
         return self._manifests[catalog.name]
 
     def tables(self, catalog: Catalog) -> list[tuple[str, ...]]:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
+        if catalog.namespace is not None:
+            tables = find_tables(storage_options=catalog.storage_options, namespace=catalog.namespace)
+            return sorted(tuple(table.path.split("/")) for table in tables)
         names = {tuple(listed_id.split(DELIMITER)) for listed_id in self._manifest(catalog).tables}
         below = find_tables(catalog.root, storage_options=catalog.storage_options)
         names |= {tuple(table.name.split("/")) for table in below if table.object_id is None}
@@ -269,6 +294,18 @@ def _named(catalog: Catalog, path: str, object_id: str | None = None) -> Catalog
     )
 
 
+def _described(catalog: Catalog, path: Sequence[str], described: tuple[str, Mapping[str, str]]) -> CatalogTable:
+    """The location that a namespace of others gives for the id of a table."""
+    location, vended = described
+    return CatalogTable(
+        uri=lance_core.canonical_uri(location),
+        storage_options={**(catalog.storage_options or {}), **vended} or None,
+        object_id=DELIMITER.join(path),
+        catalog=catalog,
+        is_named=True,
+    )
+
+
 def open_listed(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
     """The latest version of a table that its catalog lists.
 
@@ -276,6 +313,8 @@ def open_listed(name: TableName, location: CatalogTable, **options: Any) -> Lanc
         DatasetNotFoundError: There is no table at the location, or it was deregistered.
     """
     spelled = ".".join(name.parts)
+    if not location.uri:
+        raise DatasetNotFoundError(f"there is no table {spelled}: the namespace of its catalog has none")
     try:
         dataset = lance_core.dataset(location.uri, storage_options=location.storage_options, **options)
     except DatasetNotFoundError:

@@ -251,6 +251,8 @@ def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFr
     except DatasetNotFoundError:  # the table was listed, but never created
         if location.object_id is None:
             raise
+    if location.catalog is not None and location.catalog.namespace is not None and location.object_id is not None:
+        catalog.Namespace(location.catalog.namespace).deregister(location.object_id.split(catalog.DELIMITER))
     if location.catalog is not None and location.path is not None:
         catalog.deregister(location.catalog.root, location.path, storage_options=location.catalog.storage_options)
     return context.nothing()

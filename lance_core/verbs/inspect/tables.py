@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.store import Namespace, ObjectStore, StorageOptions, escaped_path, open_store, uri_below
+from lance_core.store import Namespace, ObjectStore, StorageOptions, canonical_uri, escaped_path, open_store, uri_below
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 from lance_core.verbs.inspect.listing import (
@@ -153,8 +153,8 @@ def _find_in_namespace(namespace: Namespace, storage_options: Mapping[str, str] 
         options = {**(storage_options or {}), **vended} or None
         if any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
             object_id = DELIMITER.join(table_id)
-            table = FoundTable(path="/".join(table_id), uri=location, object_id=object_id, storage_options=options)
-            tables.append(table)
+            path, uri = "/".join(table_id), canonical_uri(location)
+            tables.append(FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options))
     return sorted(tables, key=lambda table: table.path)
 
 

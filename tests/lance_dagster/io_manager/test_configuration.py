@@ -46,7 +46,7 @@ def test_a_misspelt_field_is_rejected(make):
         (LanceIOManager, "write_mod", "is 'write_mode' meant"),
         (LanceIOManager, "base_dir", "use root_uri"),
         (LanceTableResource, "storage_option", "is 'storage_options' meant"),
-        (LanceTableResource, "mode", "it has branching, root_uri, schema, storage_options"),
+        (LanceTableResource, "mode", "it has branching, namespace, root_uri, schema, storage_options"),
         (LanceSparkResource, "mastr", "is 'master' meant"),
         (BranchPolicy, "kid", "is 'kind' meant"),
         (LanceMaintenancePolicy, "cleanup_older", "is 'cleanup_older_than' meant"),

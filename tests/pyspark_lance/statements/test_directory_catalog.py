@@ -9,7 +9,13 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core import catalog as manifest
-from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, RetryableConflictError
+from lance_core.errors import (
+    CommitConflictError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    RetryableConflictError,
+)
 from tests.interop.namespaces import Namespace
 
 
@@ -218,3 +224,35 @@ def test_a_manifest_that_others_always_change_is_reported(lake, namespace, monke
     monkeypatch.setattr(manifest, "_insert", lost)
     with pytest.raises(CommitConflictError, match="lost the race"):
         manifest.register(lake, "a$t", "a/t.lance")
+
+
+def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
+    from lance.namespace import RestAdapter
+
+    for name in ("nyc", "sea"):
+        namespace.call("create_namespace", name)
+    namespace.create("nyc.theirs", 7)
+    with RestAdapter("dir", {"root": lake}, port=0) as adapter:
+        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+        pyspark_lance.register_catalog(spark, "far", namespace=service)
+
+        def run(statement):
+            return [tuple(row) for row in pyspark_lance.sql(spark, statement).collect()]
+
+        assert run("SELECT a FROM far.nyc.theirs") == [(7,)]
+        assert run("SELECT a FROM far.NYC.Theirs") == [(7,)]
+        run("CREATE TABLE far.sea.ships AS SELECT 5L AS a")
+        run("INSERT INTO far.sea.ships VALUES (6)")
+        assert sorted(namespace.rows(lance, "sea.ships")) == [5, 6]
+        assert run("SHOW TABLES IN far.sea") == [("sea", "ships", False)]
+        with pytest.raises(DatasetExistsError):
+            run("CREATE TABLE far.sea.ships (a BIGINT)")
+        run("DROP TABLE far.sea.ships")
+        assert namespace.tables("sea") == []
+        with pytest.raises(DatasetNotFoundError, match=r"no table far\.sea\.ships: the namespace of its catalog"):
+            run("SELECT * FROM far.sea.ships")
+    for wrong in ({}, {"root": lake, "namespace": service}):
+        with pytest.raises(InvalidInputError, match="a root or a namespace"):
+            pyspark_lance.register_catalog(spark, "far", **wrong)
+    with pytest.raises(InvalidInputError, match="impl is missing"):
+        pyspark_lance.register_catalog(spark, "far", namespace={"uri": "http://127.0.0.1:1"})

@@ -1,0 +1,125 @@
+"""Namespaces of others under Dagster: the service locates the tables of assets, the root has the log and outputs of ops."""
+
+from pathlib import Path
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+from lance.namespace import RestAdapter
+
+import lance_core
+from lance_dagster import (
+    BranchPolicy,
+    LanceIOManager,
+    LanceTableResource,
+    build_lance_health_checks,
+    build_maintenance_job,
+    build_maintenance_sensor,
+    lance_changed_rows,
+    lance_external_assets,
+    stamp_lance_metadata,
+)
+from tests.interop.namespaces import Namespace
+from tests.lance_dagster.lake import QUIET, errors
+from tests.lance_dagster.tables.test_directory_namespaces import days, location_of, orders, sums_of_orders
+
+
+@pytest.fixture
+def spaces(tmp_path):
+    made = Namespace(str(tmp_path / "theirs"))
+    made.create("top", 0)
+    return made
+
+
+@pytest.fixture
+def service(spaces):
+    with RestAdapter("dir", {"root": spaces.root}, port=0) as adapter:
+        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+
+
+def test_assets_are_where_the_service_says(lake, spaces, service, monkeypatch):
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.orders", 40)
+    lake.run(orders, sums_of_orders, select=[sums_of_orders], namespace=service)
+    assert spaces.rows(lance, "shop.eu.sums") == [40]
+    result = lake.run(orders, namespace=service)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    (event,) = result.asset_materializations_for_node("shop__orders")
+    assert event.metadata["dagster/uri"].value == location_of(spaces, "shop.orders")
+    for partition in ("mon", "tue"):
+        lake.run(days, partition=partition, namespace=service)
+    assert spaces.rows(lance, "shop.days") == [1, 1]
+    monkeypatch.setenv("LAKE_BRANCH", "dev")
+    lake.run(orders, namespace=service, branching=BranchPolicy.env("LAKE_BRANCH"))
+    table = lance_core.dataset(location_of(spaces, "shop.orders"))
+    assert list(table.branches.list()) == ["dev"]
+    assert not Path(lake.root).exists()
+
+
+def test_the_resource_asks_the_service(lake, spaces, service):
+    lake.run(orders, namespace=service)
+    tables = LanceTableResource(root_uri=lake.root, namespace=service)
+    assert tables.tables() == ["shop/orders"]
+    assert tables.uri("shop/orders") == location_of(spaces, "shop.orders")
+    assert tables.open("shop/orders").count_rows() == 2
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_changed_rows_are_counted_where_the_service_says(lake, spaces, service):
+    @dg.asset(deps=[orders], automation_condition=dg.AutomationCondition.any_deps_match(lance_changed_rows(at_least=5)))
+    def late() -> None: ...
+
+    resources = {"io_manager": lake.manager(namespace=service)}
+    defs = stamp_lance_metadata(dg.Definitions([orders, late], resources=resources))
+    lake.run(orders, namespace=service)
+    first = dg.evaluate_automation_conditions(defs, instance=lake.instance)
+    lance_core.dataset(location_of(spaces, "shop.orders")).insert(pa.table({"a": range(5)}))
+    second = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=first.cursor)
+    assert (first.total_requested, second.total_requested) == (0, 1)
+
+
+def test_jobs_list_the_tables_of_the_service(lake, spaces, service):
+    for name in ("shop", "other"):
+        spaces.call("create_namespace", name)
+    for name in ("shop.items", "other.t"):
+        for number in range(7):
+            spaces.append(lance, name, number) if number else spaces.create(name, number)
+    lake.run(orders, namespace=service)
+    specs = lance_external_assets(lake.root, namespace=service, include="*/*")
+    assert [spec.key.to_user_string() for spec in specs] == ["other/t", "shop/items", "shop/orders"]
+    checks = build_lance_health_checks(root=lake.root, namespace=service, include="shop/items")
+    assert {key.asset_key.to_user_string() for check in checks for key in check.check_keys} == {"shop/items"}
+    for arguments, manager in (
+        ({"root": True}, {"namespace": service}),
+        ({"root": lake.root, "namespace": service}, {}),
+    ):
+        job = build_maintenance_job(include="shop/*", **arguments)
+        resources = {"io_manager": lake.manager(**manager)}
+        sensor = build_maintenance_sensor(job, include="shop/*", **arguments)
+        repository = dg.Definitions(jobs=[job], resources=resources).get_repository_def()
+        with dg.build_sensor_context(instance=lake.instance, resources=resources, repository_def=repository) as context:
+            (request,) = sensor(context).run_requests
+        assert "shop/items" in str(request.run_config)
+        result = job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET)
+        assert result.success
+        assert len(lance.dataset(location_of(spaces, "shop.items")).get_fragments()) == 1
+        assert len(lance.dataset(location_of(spaces, "other.t")).get_fragments()) == 7
+        log = lance_core.dataset(f"{lake.root}/_maintenance/log.lance").to_table()
+        assert set(log["table"].to_pylist()) == {"shop/items", "shop/orders"}
+        for number in range(6):
+            spaces.append(lance, "shop.items", number)
+
+
+def test_a_service_that_does_not_answer_is_named_before_anything_is_written(lake):
+    silent = {"impl": "rest", "uri": "http://127.0.0.1:1", "header.x-api-key": "s3cr3t"}
+    said = errors(lake.run(orders, fails=True, namespace=silent))
+    assert "the namespace rest did not answer describe_table of shop.orders" in said
+    assert "s3cr3t" not in said
+    assert "s3cr3t" not in repr(LanceIOManager(root_uri=lake.root, namespace=silent))
+    assert not Path(lake.root).exists()
+
+
+def test_a_namespace_without_a_root_is_rejected(service):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="namespace choose among the tables below a root"):
+        build_maintenance_job(["a/b"], namespace=service)
