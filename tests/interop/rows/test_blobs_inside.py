@@ -91,6 +91,8 @@ def test_each_place_of_a_payload(tmp_path, shape):
         library.write_dataset(rows, tmp_path / name)
         files.append(sorted(path.stat().st_size for path in (tmp_path / name / "data").glob("*/*.blob")))
     assert files == [[50, 500], [50, 500]]
+    for library, name in ((lance, "ours"), (lance_core, "theirs")):
+        library.write_dataset(rows, tmp_path / name, mode="append")
     check_alike(tmp_path / "ours", tmp_path / "theirs")
 
 
@@ -170,6 +172,15 @@ def test_where_pylance_panics_or_rejects(tmp_path):
     for library in (lance_core, lance):
         found = library.dataset(tmp_path / "t").to_table(blob_handling="all_binary").to_pylist()
         assert {row["id"]: row["s"] for row in found} == expected
+
+
+def test_rows_with_blobs_move_rather_than_their_columns(tmp_path):
+    rows = rows_of("struct").append_column("wide", pa.array([str(i) * 10_000 for i in range(5)]))
+    dataset = lance_core.write_dataset(rows, tmp_path / "t")
+    dataset.update({"s": "null"}, write_mode="fewest_bytes")
+    assert [fragment.fragment_id for fragment in dataset.get_fragments()] == [1]
+    dataset.update({"id": "id + 1"}, write_mode="fewest_bytes")
+    assert [fragment.fragment_id for fragment in dataset.get_fragments()] == [1]
 
 
 @pytest.mark.parametrize("library", [lance_core, lance])
