@@ -34,6 +34,11 @@ def group_key(page: PageInfo, field: Field, *, is_whole: bool) -> bytes | None:
     return fullzip.group_key(page, layout.full_zip_layout, is_whole=is_whole) if name == "full_zip_layout" else None
 
 
+def key_is_of_encoding(encoding: object) -> bool:
+    """Whether all pages with this description have the same `group_key`."""
+    return isinstance(encoding, PageLayout) and encoding.WhichOneof("layout") == "mini_block_layout"
+
+
 def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:
     """Read rows of one column from a page, or from several consecutive pages with the same `group_key`.
 

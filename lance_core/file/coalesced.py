@@ -98,18 +98,10 @@ class _CoalescedPages(ColumnPages):
     firsts: tuple[int, ...]
     starts: tuple[int, ...]
 
-    def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
+    def page(self, index: int, first_row: int, num_rows: int, base: int = 0) -> PageInfo:
         """One page, as `ColumnPages.page`."""
         part = bisect_right(self.firsts, index) - 1
-        page = self.parts[part].page(index - self.firsts[part], first_row, num_rows)
-        base = self.starts[part]
-        return PageInfo(
-            first_row=first_row,
-            num_rows=num_rows,
-            length=page.length,
-            encoding=page.encoding,
-            buffers=tuple([(base + start, base + end) for start, end in page.buffers]),
-        )
+        return self.parts[part].page(index - self.firsts[part], first_row, num_rows, base + self.starts[part])
 
 
 class _CoalescedStore:

@@ -7,14 +7,14 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.decoder import decode_pages, group_key
+from lance_core.encoding.decoder import decode_pages, group_key, key_is_of_encoding
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, RowRuns, Steps
 from lance_core.encoding.point_reads import PointPage, point_page, read_points, value_bits
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
@@ -46,8 +46,7 @@ _LOOK_UP_BYTES: Final = 64 * 1024
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 
-@contextmanager
-def located(where: str) -> Iterator[None]:
+def located(where: str) -> AbstractContextManager[None]:
     """Add the file, and the column and page if known, to errors of the block that do not name them.
 
     Raises:
@@ -55,18 +54,34 @@ def located(where: str) -> Iterator[None]:
         UnsupportedError: The block needs a feature that is not implemented.
         MemoryError: The process does not have enough memory.
     """
-    try:
-        yield
-    except (CorruptFileError, UnsupportedError) as error:
-        if str(error).startswith(f"{where}: "):
-            raise
-        raise type(error)(f"{where}: {error}") from error
-    except LanceError:
-        raise
-    except MemoryError as error:
-        raise MemoryError(f"{where}: not enough memory to read it: {error}") from error
-    except _SYMPTOMS as error:
-        raise CorruptFileError(f"{where}: {error}") from error
+    return _Located(where)
+
+
+class _Located:
+    """The context of `located`: a generator would take a tenth of a scan of small pages."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        """Nothing is done before an error."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        where = self._where
+        match error:
+            case CorruptFileError() | UnsupportedError():
+                if not str(error).startswith(f"{where}: "):
+                    raise type(error)(f"{where}: {error}") from error
+            case LanceError():
+                pass
+            case MemoryError():
+                raise MemoryError(f"{where}: not enough memory to read it: {error}") from error
+            case _ if isinstance(error, _SYMPTOMS):
+                raise CorruptFileError(f"{where}: {error}") from error
 
 
 class PageTask:
@@ -330,6 +345,8 @@ class ColumnReadPlan:
         if following.is_large or last.is_whole != following.is_whole:
             return False
         key = self._find_key(last)
+        if key is not None and following.key is None and last.page.encoding is following.page.encoding:
+            following.key = key if key_is_of_encoding(last.page.encoding) else None
         return key is not None and key == self._find_key(following)
 
     def _find_key(self, page_read: _PageRead) -> bytes | None:

@@ -257,21 +257,22 @@ class ColumnPages:
     buffers: tuple[ByteRange, ...] = ()
     points: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
-        """One page.
+    def page(self, index: int, first_row: int, num_rows: int, base: int = 0) -> PageInfo:
+        """One page; `base` is added to the positions of its buffers.
 
         Raises:
             CorruptFileError: A buffer is outside the file, or the page's description cannot be parsed.
             UnsupportedError: The page's description is of an unknown kind.
         """
         message = self.messages[index]
-        if len(message.buffer_offsets) != len(message.buffer_sizes):
+        offsets, lengths = message.buffer_offsets[:], message.buffer_sizes[:]
+        if len(offsets) != len(lengths):
             raise CorruptFileError("a page has different numbers of buffer offsets and sizes")
         buffers = []
-        for offset, length in zip(message.buffer_offsets, message.buffer_sizes, strict=True):
+        for offset, length in zip(offsets, lengths, strict=True):
             if offset + length > self.size:
                 raise CorruptFileError(f"a buffer ends at {offset + length}, after the {self.size} bytes of the file")
-            buffers.append((offset, offset + length))
+            buffers.append((base + offset, base + offset + length))
         return PageInfo(
             first_row=first_row,
             num_rows=num_rows,
@@ -458,7 +459,8 @@ def table_from_bytes(data: memoryview, count: int, size: int) -> list[ByteRange]
     return [(position, position + length) for position, length in entries]
 
 
-def _read_any(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
+def _read_description(encoding: Encoding, read: ReadBytes, size: int) -> tuple[str, Message | None]:
+    """The type of a description and its message, which callers must not change; None for an unknown type."""
     where = encoding.WhichOneof("location")
     if where is None or where == "none":
         raise CorruptFileError("a description is missing")
@@ -470,38 +472,33 @@ def _read_any(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
             raise CorruptFileError(f"a description of {end - start} bytes at {start} in a file of {size}")
         data = bytes(read(start, end))
     try:
-        return AnyMessage.FromString(data)
+        return _parse_cached(data) if len(data) <= _SMALL_DESCRIPTION else _parse_description(data)
     except DecodeError as error:
         raise CorruptFileError("a description cannot be parsed") from error
 
 
+def _parse_description(data: bytes) -> tuple[str, Message | None]:
+    wrapped = AnyMessage.FromString(data)
+    kind = ColumnEncoding if wrapped.type_url == _COLUMN_ENCODING else TYPES.get(wrapped.type_url)
+    return wrapped.type_url, None if kind is None else kind.FromString(wrapped.value)
+
+
+_parse_cached = lru_cache(maxsize=4096)(_parse_description)
+"""Pages of small files often have the same description."""
+
+
 def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Message:
-    wrapped = _read_any(encoding, read, size)
-    kind = TYPES.get(wrapped.type_url)
-    if kind is None:
-        raise UnsupportedError(f"a page is described by the unknown message {wrapped.type_url!r}")
-    try:
-        if len(wrapped.value) <= _SMALL_DESCRIPTION:
-            return _parse_cached(wrapped.type_url, wrapped.value)
-        return kind.FromString(wrapped.value)
-    except DecodeError as error:
-        raise CorruptFileError("the description of a page cannot be parsed") from error
-
-
-@lru_cache(maxsize=4096)
-def _parse_cached(type_url: str, data: bytes) -> Message:
-    """A cached message, which callers must not change: pages of small files often have the same description."""
-    return TYPES[type_url].FromString(data)
+    name, message = _read_description(encoding, read, size)
+    if message is None or name not in TYPES:
+        raise UnsupportedError(f"a page is described by the unknown message {name!r}")
+    return message
 
 
 def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:
-    wrapped = _read_any(encoding, read, size)
-    if wrapped.type_url != _COLUMN_ENCODING:
-        raise UnsupportedError(f"a column is described by the unknown message {wrapped.type_url!r}")
-    try:
-        return ColumnEncoding.FromString(wrapped.value)
-    except DecodeError as error:
-        raise CorruptFileError("the description of a column cannot be parsed") from error
+    name, message = _read_description(encoding, read, size)
+    if not isinstance(message, ColumnEncoding):
+        raise UnsupportedError(f"a column is described by the unknown message {name!r}")
+    return message
 
 
 def lazy_columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
