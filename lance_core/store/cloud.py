@@ -1,4 +1,4 @@
-"""The store of Google Cloud Storage and of Azure Blob Storage, by obstore: the object_store of Rust that pylance uses.
+"""The store of Google Cloud Storage, Azure Blob Storage and, if asked for, S3, by obstore: the library of pylance.
 
     verb             requests
     get, read        GET
@@ -6,7 +6,7 @@
     get_ranges       GET for each run of ranges that lie close together, some at a time
     head             HEAD
     put              PUT
-    put_if_absent    PUT on the condition that there is no object: generation 0 of Google, If-None-Match: * of Azure
+    put_if_absent    PUT on the condition that there is no object: generation 0 of Google, If-None-Match: * of others
     open_writer      PUT, or above 8 MiB an upload in parts, some at a time
     list             LIST, one request per page; Azure lists from the beginning
     delete           DELETE
@@ -65,10 +65,10 @@ _UPLOADS_AT_A_TIME: Final = 4
 _PAGE_KEYS: Final = 1000
 _DEFAULT_RETRIES: Final = 5
 
-_EXTRAS: Final = {"gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_EXTRAS: Final = {"gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "s3": "s3"}
 """The extra of this package that serves each scheme."""
 
-_PREFIXES: Final = {"gcs": "google_", "azure": "azure_"}
+_PREFIXES: Final = {"gcs": "google_", "azure": "azure_", "s3": "aws_"}
 """How the options and environment variables of each service begin."""
 
 _clients: dict[tuple[int, str, StorageOptions], Any] = {}
@@ -79,7 +79,8 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
     """Objects below a prefix of a bucket or container.
 
     Args:
-        root: `gs://bucket/prefix`, `az://container/prefix`, `abfss://container@account.dfs.core.windows.net/prefix`.
+        root: `gs://bucket/prefix`, `az://container/prefix`, `s3://bucket/prefix`,
+            `abfss://container@account.dfs.core.windows.net/prefix`.
         options: Storage options, under object_store's names.
 
     Raises:
@@ -122,7 +123,7 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter object, and the object's size."""
-        if self._service == "gcs":
+        if self._service != "azure":
             try:
                 data, meta = self._get(key, options={"range": {"suffix": length}})
             except StoreError:
@@ -347,8 +348,9 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
         import obstore.store  # noqa: PLC0415 - an optional extra
     except ImportError:
         scheme = bucket.partition("://")[0]
+        package = "obstore" if service == "s3" else f"'lance-dagster[{service}]'"
         raise UnsupportedError(
-            f"{scheme}:// needs the library obstore, which is not installed: pip install 'lance-dagster[{service}]'"
+            f"{scheme}:// needs the library obstore, which is not installed: pip install {package}"
         ) from None
     config, client_options, retries = _split_options(service, options)
     if "@" in bucket:  # the URI names the account
@@ -368,7 +370,7 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
 def _split_options(service: str, options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """The options of the service, of its HTTP client, and of repetitions; those of other services are left out."""
     prefix = _PREFIXES[service]
-    other_prefixes = ("aws_", *(other for other in _PREFIXES.values() if other != prefix))
+    other_prefixes = tuple(other for other in _PREFIXES.values() if other != prefix)
     client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=30)}
     retries: dict[str, Any] = {"max_retries": _DEFAULT_RETRIES}
     config: dict[str, str] = {}

@@ -49,7 +49,7 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
 NAMESPACE_TABLE = "namespace_table"
 """The option by which a table's options are renewed (`store.namespace`)."""
 
-OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store", NAMESPACE_TABLE)
+OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store", "s3_client", NAMESPACE_TABLE)
 """Options of this library, which are not passed to the file systems of other libraries."""
 
 OTHER_CLOUDS = ("azure_", "google_")

@@ -272,7 +272,15 @@ def _check_own_options(options: Mapping[str, str]) -> None:
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     place, _, query = uri.removeprefix("s3+ddb://").partition("?")
     table = DynamoDbTable(query.partition("=")[2], unescaped_path(place.partition("/")[2]), options)
-    return ExternallyCommittedStore(S3Store(f"s3://{place}", options), table, uri)
+    return ExternallyCommittedStore(_s3_store(f"s3://{place}", options), table, uri)
+
+
+def _s3_store(root: str, options: StorageOptions) -> ObjectStore:
+    """The store of S3 by the library that the storage option `s3_client` names."""
+    library = options.get("s3_client", "s3fs")
+    if library not in _S3_STORES:
+        raise InvalidInputError(f"storage option 's3_client' is one of {', '.join(_S3_STORES)}, not {library!r}")
+    return _S3_STORES[library](root, options)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -293,14 +301,14 @@ _BASE_SCHEMES = frozenset(
 
 _DYNAMODB_QUERY = re.compile(r"ddbTableName=[A-Za-z0-9_.-]{1,255}")
 
+_S3_STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {"s3fs": S3Store, "obstore": CloudStore}
+
 _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "": LocalStore,
     "file": LocalStore,
     "local": LocalStore,
     "memory": MemoryStore,
-    "s3": S3Store,
-    "s3a": S3Store,
-    "s3n": S3Store,
+    **dict.fromkeys(("s3", "s3a", "s3n"), _s3_store),
     "s3+ddb": _dynamodb_store,
     **dict.fromkeys(("gs", "gcs", "az", "abfs", "abfss"), CloudStore),
 }

@@ -24,7 +24,23 @@ from tests.azure_server import ACCOUNT, KEY
 from tests.support.http_servers import serving
 
 
-@pytest.fixture(params=["azure", "gcs"])
+class S3ByObstore:
+    """The S3 server, with the switch to obstore in the storage options, which pylance ignores."""
+
+    def __init__(self, server):
+        self.server, self.storage_options = server, {**server.storage_options, "s3_client": "obstore"}
+
+    def new_place(self):
+        return f"s3://{self.server.new_bucket()}"
+
+
+@pytest.fixture(scope="session")
+def s3_by_obstore(s3):
+    """An S3 server that is reached by obstore."""
+    return S3ByObstore(s3)
+
+
+@pytest.fixture(params=["azure", "gcs", "s3_by_obstore"])
 def cloud(request):
     """A server; `storage_options` are those of both libraries."""
     return request.getfixturevalue(request.param)
@@ -265,3 +281,8 @@ def test_a_listing_that_fails_is_repeated_as_often_as_other_requests(status):
         with pytest.raises(StoreError):
             list(open_store("az://box/t", options).list(""))
     assert len(requests) == (2 if status == 500 else 1)
+
+
+def test_the_library_of_s3_is_one_of_two(s3):
+    with pytest.raises(InvalidInputError, match="'s3_client' is one of s3fs, obstore, not 'boto'"):
+        open_store("s3://b/t", {**s3.storage_options, "s3_client": "boto"})
