@@ -22,6 +22,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from lance_core.store import namespace as vending
+from lance_core.store.s3_client import S3Client
 from tests.interop.namespaces import Namespace
 
 ROWS = pa.table({"a": [1]})
@@ -101,6 +102,23 @@ def test_a_lake_is_listed_and_maintained_by_the_ids_of_a_service(service, spaces
         maintenance.find_tables()
 
 
+def test_tables_are_maintained_with_the_options_that_the_service_vends(s3, tmp_path):
+    """The caller has none: those of the storage come with each location."""
+    root = f"s3://{s3.new_bucket()}/lake"
+    options = {f"storage.{name}": value for name, value in s3.storage_options.items()}
+    spaces = Namespace(root, **options)
+    for number in range(6):
+        spaces.append(lance, "t", number) if number else spaces.create("t", number)
+    vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "3600000"}
+    with RestAdapter("dir", {"root": root, **options, **vends}, port=0) as adapter:
+        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+        (report,) = maintenance.maintain_lake(tmp_path, namespace=service)
+        assert report.done["fragments_removed"] == 6
+        assert s3.storage_options["aws_secret_access_key"] not in repr(maintenance.find_tables(namespace=service))
+        table = lance_core.dataset(namespace_client=service, table_id=["t"])
+        assert table.count_rows() == 6
+
+
 def test_the_commands_take_a_namespace(service, spaces, tmp_path):
     file = tmp_path / "namespace.json"
     file.write_text(json.dumps(service))
@@ -170,15 +188,14 @@ class Vendor:
 
 def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, monkeypatch):
     vendor = Vendor(f"s3://{s3.new_bucket()}/t.lance", s3)
-    used = []
-    from lance_core.store import s3 as store
+    real, writes = S3Client._once, []
 
-    real = store.s3_client
-    monkeypatch.setattr(
-        store,
-        "s3_client",
-        lambda options: used.append(vending.current_options(options)["aws_session_token"]) or real(options),
-    )
+    async def request_once(self, method, parameters):
+        if method == "put_object":
+            writes.append((parameters["Key"].split("/")[1], self._filesystem.token))
+        return await real(self, method, parameters)
+
+    monkeypatch.setattr(S3Client, "_once", request_once)
     named = {"namespace_client": vendor, "table_id": ["t"]}
 
     def batches():
@@ -188,8 +205,8 @@ def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, mon
 
     written = lance_core.write_dataset(batches(), schema=pa.schema({"a": pa.int64()}), mode="append", **named)
     assert written.count_rows() == 2
-    assert used[0] == "token1"
-    assert used[-1] == "token2"
+    assert ("data", "token2") in writes  # the file was begun before the options were renewed
+    assert {token for _, token in writes} == {"token2"}
     assert vendor.calls == 2
     again = pickle.loads(pickle.dumps(written))
     assert again.count_rows() == 2

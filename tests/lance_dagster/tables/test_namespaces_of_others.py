@@ -111,6 +111,27 @@ def test_jobs_list_the_tables_of_the_service(lake, spaces, service):
             spaces.append(lance, "shop.items", number)
 
 
+def test_tables_on_s3_are_reached_by_the_options_that_the_service_vends(lake, s3):
+    """Neither the IO manager nor the job has options of the storage."""
+    root = f"s3://{s3.new_bucket()}/lake"
+    options = {f"storage.{name}": value for name, value in s3.storage_options.items()}
+    vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "3600000"}
+    spaces = Namespace(root, **options)
+    with RestAdapter("dir", {"root": root, **options, **vends}, port=0) as adapter:
+        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+        lake.run(orders, sums_of_orders, namespace=service)
+        for number in range(6):
+            spaces.append(lance, "shop.eu.sums", number)
+        resources = {"io_manager": lake.manager(namespace=service)}
+        job = build_maintenance_job(root=True)
+        assert job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET).success
+        location = spaces.call("describe_table", "shop.eu.sums").location
+        assert len(lance.dataset(location, storage_options=s3.storage_options).get_fragments()) == 1
+        (spec,) = lance_external_assets(lake.root, namespace=service, include="*/sums")
+        assert s3.storage_options["aws_secret_access_key"] not in str(spec.metadata)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+
+
 def test_a_service_that_does_not_answer_is_named_before_anything_is_written(lake):
     silent = {"impl": "rest", "uri": "http://127.0.0.1:1", "header.x-api-key": "s3cr3t"}
     said = errors(lake.run(orders, fails=True, namespace=silent))
