@@ -489,6 +489,20 @@ def test_tables_on_s3(s3, place, where):
     assert sorted(found["id"].to_pylist()) == list(range(24))
 
 
+def test_a_bucket_that_is_missing(s3):
+    """The storage of the base path is asked before anything is written."""
+    options = s3.storage_options
+    uri = f"s3://{s3.new_bucket()}/t.lance"
+    lance.write_dataset(rows(200, 0), uri, storage_options=options)
+    table = lance_core.dataset(uri, storage_options=options)
+    table.add_bases([lance_core.DatasetBasePath("s3://bucket-that-is-missing/cold", name="cold")])
+    version = lance.dataset(uri, storage_options=options).version
+    with pytest.raises(MaintenanceFailedError, match=r"move_files: .*bucket-that-is-missing"):
+        maintenance.maintain(lance_core.dataset(uri, storage_options=options), POLICY)
+    assert lance.dataset(uri, storage_options=options).version == version
+    assert not list(open_store(uri, options).list("_refs/"))
+
+
 def test_the_server_copies_between_buckets(s3, monkeypatch):
     source, target = (open_store(f"s3://{s3.new_bucket()}/t", s3.storage_options) for _ in range(2))
     source.put("a", b"bytes")
