@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
-from lance_core.encoding.structural import blob
 from lance_core.errors import InvalidInputError
 from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Schema
+from lance_core.schema.field import is_any_blob
 
 
 def can_coalesce(schema: Schema) -> bool:
@@ -34,7 +34,7 @@ def can_coalesce(schema: Schema) -> bool:
     merged.
     """
     fields = [field for field, _ in schema.walk()]
-    return not any(blob.is_any_blob(field) or field.logical_type.startswith("dict:") for field in fields)
+    return not any(is_any_blob(field) or field.logical_type.startswith("dict:") for field in fields)
 
 
 def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:

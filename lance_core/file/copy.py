@@ -125,7 +125,7 @@ def copy_pages(
         raise UnsupportedError("pages of 2.0 files with deleted rows cannot be copied")
     steps = [[list(_plan_steps(column, source, version)) for source in sources] for column in columns]
     if merge_small:
-        _reject_small_gain(steps)
+        _reject_small_gain(steps, decodes_together=version.has_levels and can_coalesce(schema))
         if version.has_levels:
             steps = [_decode_small_neighbours(column_steps) for column_steps in steps]
     file = PageFile(store.open_writer(key), key, schema, version)
@@ -234,9 +234,14 @@ def _has_same_layout(file_field: Field, new: Field) -> bool:
     return all(child.id in by_id and _has_same_layout(by_id[child.id], child) for child in new.children)
 
 
-def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopyStep]]]) -> None:
-    """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one."""
+def _reject_small_gain(steps: Sequence[Sequence[Sequence[_CopyStep]]], *, decodes_together: bool) -> None:
+    """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one, file by file.
+
+    Small files are in memory as a whole, so that many megabytes of them are not opened to decode their pages together.
+    """
     all_steps = [step for of_column in steps for of_source in of_column for step in of_source]
+    if decodes_together and sum(step.size for step in all_steps) <= _TOTAL_BUFFERED:
+        return
     copied = sum(step.size for step in all_steps if step.page is not None and not step.is_small)
     if copied < WORTH_COPYING * sum(step.size for step in all_steps):
         raise UnsupportedError("too few pages can be copied unchanged")

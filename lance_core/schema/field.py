@@ -402,6 +402,12 @@ def is_blob_v2_payload(field: Field) -> bool:
     return field.logical_type == "large_binary" and field.extension_name == BLOB_V2_NAME
 
 
+def is_any_blob(field: Field) -> bool:
+    """Whether the values of the field are blobs of any version, in any form in which they are read."""
+    is_described = field.logical_type == "struct" and BLOB_KEY in field.metadata
+    return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
+
+
 def is_column(field: Field) -> bool:
     """Whether the field has a column of its own in 2.1 and later files."""
     return not field.children or is_packed(field)

@@ -43,7 +43,7 @@ from lance_core.encoding.repdef import (
 from lance_core.encoding.structural import chunk_layout
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, Schema
-from lance_core.schema.field import BLOB_KEY, is_blob, is_blob_v2, is_blob_v2_payload, map_fields
+from lance_core.schema.field import is_blob_v2, is_blob_v2_payload, map_fields
 
 _MAX_FILE: Final = 2**63
 
@@ -51,12 +51,6 @@ DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")
 """Names of the parts of a descriptor of 2.2."""
 DESCRIPTOR_V2_TYPES: Final = ("uint8", "uint64", "uint64", "uint32", "string")
 """Names of the Arrow types of these parts, in the same order."""
-
-
-def is_any_blob(field: Field) -> bool:
-    """Whether the values of the field are blobs of any version, in any form in which they are read."""
-    is_described = field.logical_type == "struct" and BLOB_KEY in field.metadata
-    return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
 
 
 def build_descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 16) -> Counts:

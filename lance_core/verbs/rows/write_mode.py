@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.structural.blob import BlobKind, is_any_blob
+from lance_core.encoding.structural.blob import BlobKind
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
+from lance_core.schema.field import is_any_blob
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Snapshot
