@@ -85,7 +85,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
                     "version on main, which may be without rows"
                 )
             if branch not in main.branches.list():
-                reject_lost_writes(running.facts, branch, root.root_uri, root.storage_options)
+                reject_lost_writes(running.facts, branch, root)
             return main.ensure_branch(branch, renew_promoted=True).uri
         if main is None or branch not in main.branches.list():
             if main is not None and running is not None:

@@ -347,7 +347,7 @@ class LanceTableIOManager(dg.IOManager):
     def _reject_lost_writes(self, main: lance_core.LanceDataset | None, branch: str, facts: RunFacts | None) -> None:
         """Reject a run that would create its branch again, without what earlier runs of its root wrote to it."""
         if facts is not None and (main is None or branch not in main.branches.list()):
-            reject_lost_writes(facts, branch, self._settings.root_uri, self._settings.storage_options)
+            reject_lost_writes(facts, branch, self._settings)
 
     def _prepare_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
         """Create what the write needs, its table on main and its branch, and return the output with the branch.

@@ -10,7 +10,7 @@ Then the run fails. Nothing is looked up as long as the table that is read or wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -20,20 +20,20 @@ from lance_dagster._context.runs import CLOCK_SKEW
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, split_values
 from lance_dagster.tables.branch_policy import BRANCH_TAG
+from lance_dagster.tables.namespaces import Root, open_below
 from lance_dagster.tables.write_events import WriteEvent, read_write_events, read_write_events_of_run
 
 if TYPE_CHECKING:
     import lance_core
 
 
-def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Mapping[str, str] | None) -> None:
+def reject_lost_writes(facts: RunFacts, branch: str, root: Root) -> None:
     """Reject a run that is about to create a branch, if earlier runs of its root wrote to one that was discarded.
 
     Args:
         facts: The run.
         branch: The branch of the run.
-        root_uri: The root of the tables that are looked at.
-        options: The options by which the root is reached.
+        root: The root of the tables that are looked at.
 
     Raises:
         Failure: What the earlier runs wrote is lost, and not written again.
@@ -43,7 +43,8 @@ def reject_lost_writes(facts: RunFacts, branch: str, root_uri: str, options: Map
     runs = [run for run in list_runs_of_root(facts.instance, root_of(facts)) if run.tags.get(BRANCH_TAG) == branch]
     events = [(event, run) for run in runs for event in read_write_events_of_run(facts.instance, run.run_id)]
     writes = [(event, run, uri) for event, run in events if (uri := _uri_on(branch, event)) is not None]
-    mains = {uri: _open_main(uri, root_uri, options) for uri in {uri for _, _, uri in writes}}
+    names = {uri: str(event.entry("dagster/table_name")) for event, _, uri in writes}
+    mains = {uri: open_below(root, uri, name) for uri, name in names.items()}
     _reject(facts, branch, [(event, run, main) for event, run, uri in writes if (main := mains[uri]) is not None])
 
 
@@ -101,19 +102,6 @@ def _uri_on(branch: str, event: WriteEvent) -> str | None:
     """The URI of the table whose branch an event is about; None if it is about another branch, or names no table."""
     uri = event.entry("dagster/uri")
     return None if uri is None or event.branch != branch else str(uri)
-
-
-def _open_main(uri: str, root_uri: str, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
-    """A table below the root; None if it does not exist."""
-    import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
-
-    if not lance_core.canonical_uri(uri).startswith(lance_core.canonical_uri(root_uri).rstrip("/") + "/"):
-        return None  # of another IO manager, which looks at its own tables
-    try:
-        return lance_core.dataset(uri, storage_options=dict(options or {}) or None)
-    except DatasetNotFoundError:  # the table was dropped, with all that was written to it
-        return None
 
 
 def _lacks(main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool | None:

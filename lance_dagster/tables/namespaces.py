@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from lance_dagster.tables.location import TableLocation
 
 if TYPE_CHECKING:
+    import lance_core
     from lance_core.catalog import Listing
 
 
@@ -100,6 +101,30 @@ def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root:
 
     uri, vended = described
     return replace(location, uri=canonical_uri(uri), own_options={**(root.options or {}), **vended}, unlisted_id=None)
+
+
+def open_below(root: Root, uri: str, table_name: str) -> lance_core.LanceDataset | None:
+    """The table at a URI, if the root or its namespace has it; None if it does not exist, or is of another root.
+
+    Args:
+        root: The root.
+        uri: The URI of the table.
+        table_name: Its name, as `dagster/table_name` has it.
+    """
+    import lance_core  # noqa: PLC0415 - code locations load without it
+    from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+    place, options = lance_core.canonical_uri(uri), dict(root.options or {})
+    try:
+        if root.namespace:
+            location, vended = catalog.Namespace(root.namespace).describe(table_name.split("."))
+            is_here, options = lance_core.canonical_uri(location) == place, {**options, **vended}
+        else:
+            is_here = place.startswith(lance_core.canonical_uri(root.root_uri).rstrip("/") + "/")
+        return lance_core.dataset(place, storage_options=options or None) if is_here else None
+    except DatasetNotFoundError:
+        return None
 
 
 def name_below(root_uri: str, table_uri: str, storage_options: Mapping[str, str] | None) -> str | None:

@@ -115,6 +115,7 @@ class Deployment:
     failing: list = field(default_factory=list)
     value: int = 1
     is_on_disk: bool = False
+    namespace: dict = field(default_factory=dict)
 
     def __enter__(self):
         self.instance = self._on_disk() if self.is_on_disk else _in_memory()
@@ -154,7 +155,9 @@ class Deployment:
         self.failing = self.failing if failing is None else failing
         self.value = self.value if value is None else value
         self.policy = self.policy if policy is None else policy
-        settings = {"root": self.root, "policy": self.policy, "failing": self.failing, "value": self.value}
+        settings = {"root": self.root, "policy": self.policy, "failing": self.failing, "value": self.value} | {
+            "namespace": self.namespace
+        }
         self.monkeypatch.setenv(VARIABLE, json.dumps(settings))
         sys.modules.pop(MODULE, None)
         importlib.import_module(MODULE)

@@ -52,6 +52,7 @@ defs = dg.Definitions(
     resources={
         "io_manager": LanceIOManager(
             root_uri=settings()["root"],
+            namespace=settings()["namespace"],
             branching=BranchPolicy(kind=policy[0], name=policy[1] if len(policy) > 1 else None),
             default_load_type="pyarrow",
         )

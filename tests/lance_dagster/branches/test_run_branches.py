@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import dagster as dg
 import pytest
+from lance.namespace import RestAdapter
 
 from tests.lance_dagster.branches.deployment import Deployment
 
@@ -372,6 +373,22 @@ class TestDiscarded:
         assert deployment.rows("second", "fix") == {"x": 10}
         assert deployment.promote("fix").success
         assert deployment.rows("first") == {"x": 1}
+
+    def test_in_a_namespace_of_others(self, tmp_path, monkeypatch):
+        (tmp_path / "theirs").mkdir()
+        with RestAdapter("dir", {"root": str(tmp_path / "theirs")}, port=0) as adapter:
+            service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+            lake = str(tmp_path / "lake")
+            with Deployment(root=lake, monkeypatch=monkeypatch, namespace=service) as deployment:
+                deployment.says(failing=["second:y"])
+                deployment.backfill("first", "second")
+                deployment.tick()
+                assert deployment.discard(B1).success
+                again = deployment.says(failing=[]).re_execute(
+                    failed_run(deployment, backfill="b1").run_id, "ALL_STEPS"
+                )
+                assert again.status is dg.DagsterRunStatus.FAILURE
+                assert "and this run does not repeat it" in deployment.errors(again)
 
     def test_a_run_that_wrote_nothing_has_begun_the_branch_again(self, deployment):
         deployment.says(policy=("off",)).run("first", partition="x")
