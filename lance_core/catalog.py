@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
 from os import PathLike, fspath
 from typing import Final
 
@@ -24,6 +26,7 @@ from lance_core.verbs.inspect.listing import (
     MANIFEST_TABLE,
     SUFFIX,
     Listing,
+    check_location,
     read_listing,
     reject_managed,
 )
@@ -35,6 +38,8 @@ __all__ = [
     "Namespace",
     "declare",
     "deregister",
+    "free_location",
+    "has_table",
     "new_location",
     "read_listing",
     "register",
@@ -65,7 +70,8 @@ def declare(
         The location that the manifest table has for the id; None without a manifest table, where nothing is done.
 
     Raises:
-        DatasetExistsError: A namespace has the id.
+        InvalidInputError: The location is not below the root.
+        DatasetExistsError: A namespace has the id, or another id is listed with the location.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
 
@@ -73,9 +79,13 @@ def declare(
         >>> from lance_core import catalog
         >>> catalog.declare("lake", "nyc$flights", catalog.new_location("nyc$flights"))
     """
+    check_location(location)
     listed = _open(root_uri, storage_options)
     if listed is None:
         return None
+    is_taken = (pc.field("location") == location) & (pc.field("object_id") != object_id)
+    for other in listed.to_table(columns=["object_id"], filter=is_taken)["object_id"].to_pylist():
+        raise DatasetExistsError(f"{fspath(root_uri)}: {location} is the table {other}; deregister that id first")
     parts = object_id.split(DELIMITER)
     ids = [DELIMITER.join(parts[:end]) for end in range(1, len(parts) + 1)]
     columns: dict[str, list[str | None]] = {
@@ -93,22 +103,63 @@ def declare(
 
 
 @checked
-def new_location(object_id: str) -> str:
-    """Return the folder for a new table, as pylance names it: one folder, as pylance cannot drop tables in nested ones.
+def new_location(object_id: str, number: int = 0) -> str:
+    """Return a folder for a new table, as pylance names it: one folder, as pylance cannot drop tables in nested ones.
 
     Two writers of an id get the same folder. Ids of tables in the root keep the folder's usual name.
 
     Args:
         object_id: The id of the table, its parts joined by `$`.
+        number: Which folder: 0 for the usual one, others where that belongs to another table.
 
     Examples:
         >>> from lance_core import catalog
         >>> catalog.new_location("flights"), catalog.new_location("nyc$flights")[8:]
         ('flights.lance', '_nyc$flights')
     """
-    if DELIMITER not in object_id:
+    if DELIMITER not in object_id and not number:
         return object_id + SUFFIX
-    return f"{hashlib.sha256(object_id.encode()).hexdigest()[:8]}_{object_id}"
+    name = f"{object_id}#{number}" if number else object_id
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:8]}_{object_id}"
+
+
+@checked
+def free_location(object_id: str, listing: Listing) -> str:
+    """Return the first folder of `new_location` that is listed for no other table.
+
+    A table that had the id before can have the usual folder, and another id by now.
+
+    Args:
+        object_id: The id of the table, which the manifest table does not list.
+        listing: What the manifest table lists.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.free_location("flights", catalog.read_listing("lake"))
+        'flights.lance'
+    """
+    listed = set(listing.tables.values())
+    return next(location for location in map(partial(new_location, object_id), count()) if location not in listed)
+
+
+@checked
+def has_table(uri: str, *, storage_options: Mapping[str, str] | None = None) -> bool:
+    """Return whether there is a table at a URI.
+
+    Args:
+        uri: The URI.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.has_table("lake/flights.lance")
+        False
+    """
+    try:
+        dataset(uri, storage_options=storage_options)
+    except DatasetNotFoundError:
+        return False
+    return True
 
 
 @checked
@@ -128,7 +179,8 @@ def register(
         storage_options: Credentials and options of the storage, under object_store's names.
 
     Raises:
-        DatasetExistsError: Another table, or a namespace, has the id.
+        InvalidInputError: The location is not below the root.
+        DatasetExistsError: Another table, or a namespace, has the id, or another id is listed with the location.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
 
@@ -181,9 +233,9 @@ def _change(listed: LanceDataset, change: Callable[[LanceDataset], object], reop
 
 def _insert(listed: LanceDataset, columns: Mapping[str, list[str | None]]) -> None:
     """Insert the rows whose ids are missing; columns that other tools have added to the manifest table are null."""
-    count = len(columns["object_id"])
+    num_rows = len(columns["object_id"])
     arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(num_rows, field.type)
         for field in listed.schema
     ]
     rows = pa.Table.from_arrays(arrays, schema=listed.schema)

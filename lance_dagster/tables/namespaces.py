@@ -1,7 +1,7 @@
 """The tables of namespaces: a service, or the `__manifest` of the root, names the location of each table.
 
     shop/orders        row shop$orders of {root_uri}/__manifest
-                       else {root_uri}/shop/orders.lance, if that table exists
+                       else {root_uri}/shop/orders.lance, if that table exists, and no other row names it
                        else a new folder, which a write declares in the manifest table before its first version
 
 A namespace of others gives the storage options of a table as well. In a root without a manifest table, a table is where
@@ -70,8 +70,9 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
     path = current.tables.get(object_id)
     if path is not None:
         return replace(location, uri=catalog.uri_below(root.root_uri, path))
-    if listing is None and not _exists(location.uri, root.options):
-        path = catalog.new_location(object_id)
+    is_taken = location.path in current.tables.values()
+    if is_taken or (listing is None and not catalog.has_table(location.uri, storage_options=root.options)):
+        path = catalog.free_location(object_id, current)
         location = replace(location, path=path, uri=catalog.uri_below(root.root_uri, path))
     return replace(location, unlisted_id=object_id)
 
@@ -138,14 +139,3 @@ def name_below(root_uri: str, table_uri: str, storage_options: Mapping[str, str]
         if canonical_uri(catalog.uri_below(root_uri, path)) == table_uri:
             return object_id.replace(catalog.DELIMITER, "/")
     return table_uri.removeprefix(folder).removesuffix(".lance")
-
-
-def _exists(uri: str, storage_options: Mapping[str, str] | None) -> bool:
-    import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
-
-    try:
-        lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
-    except DatasetNotFoundError:
-        return False
-    return True

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.catalog import DELIMITER, Listing, Namespace, read_listing
+from lance_core.catalog import DELIMITER, Listing, Namespace, free_location, has_table, read_listing
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
 from lance_core.maintenance import find_tables
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
@@ -67,6 +67,7 @@ class CatalogTable:
         catalog: The catalog; None for a path that is below the root of no catalog.
         path: The path relative to the catalog's root; None without a catalog.
         is_named: Whether the table was found by a name, not by its path.
+        new_id: The id under which a table is listed once it exists; None for that of its path.
     """
 
     uri: str
@@ -75,12 +76,15 @@ class CatalogTable:
     catalog: Catalog | None = None
     path: str | None = None
     is_named: bool = False
+    new_id: str | None = None
 
     @property
     def listing_id(self) -> str | None:
         """The id by which the root's manifest table lists the table, or would; None for a table found by its path."""
         if self.object_id is not None or not self.is_named or self.path is None:
             return self.object_id
+        if self.new_id is not None:
+            return self.new_id
         return self.path.removesuffix(_SUFFIX).replace("/", DELIMITER)
 
     def hides(self, dataset: LanceDataset) -> bool:
@@ -155,7 +159,7 @@ class TableFinder:
                 )
         if catalog.namespace is not None:
             return self._in_namespace(catalog, Namespace(catalog.namespace), path)
-        return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
+        return self._listed(catalog, path) or self._unlisted(catalog, path)
 
     def _in_namespace(self, catalog: Catalog, namespace: Namespace, path: Sequence[str]) -> CatalogTable:
         """The location of a table of a namespace of others; without a URI if it has no such table."""
@@ -222,7 +226,8 @@ class TableFinder:
         options = catalog.storage_options
         if object_id in listed_paths:
             return _named(catalog, listed_paths[object_id], object_id)
-        if self._exact or _exists(catalog.below(plain), options):
+        is_taken = plain in listed_paths.values()
+        if self._exact or (not is_taken and has_table(catalog.below(plain), storage_options=options)):
             return None
         alike: dict[str, str | None] = {
             path_of_id: listed_id for listed_id, path_of_id in listed_paths.items() if self._is(listed_id, object_id)
@@ -236,6 +241,14 @@ class TableFinder:
                 " as one of them"
             )
         return next((_named(catalog, *match) for match in alike.items()), None)
+
+    def _unlisted(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable:
+        """The location of a table that is not listed: its folder, unless that is listed under another name."""
+        location, listing = "/".join(path) + _SUFFIX, self._manifest(catalog)
+        if location not in listing.tables.values():
+            return _named(catalog, location)
+        object_id = DELIMITER.join(path)
+        return replace(_named(catalog, free_location(object_id, listing)), new_id=object_id)
 
     def _manifest(self, catalog: Catalog) -> Listing:
         """The tables and namespaces that the root's manifest table lists."""
@@ -345,11 +358,3 @@ def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:
 def _place(uri: str) -> str:
     """A path or URI without its query, in the spelling that all paths and URIs of the same folder have."""
     return lance_core.canonical_uri(uri.partition("?")[0]).rstrip("/")
-
-
-def _exists(uri: str, options: Mapping[str, str] | None) -> bool:
-    try:
-        lance_core.dataset(uri, storage_options=options)
-    except DatasetNotFoundError:
-        return False
-    return True

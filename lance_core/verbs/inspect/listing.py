@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked
-from lance_core.errors import CorruptFileError, DatasetNotFoundError, UnsupportedError
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.store import uri_below
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.options import scan_options
@@ -77,16 +77,27 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
     rows = LanceScanner(listed.snapshot, manifest.fragments, options).to_table().to_pylist()
     tables = {row["object_id"]: row["location"] for row in rows if row["object_type"] == "table"}
     for object_id, location in tables.items():
-        if not location or ".." in location.split("/"):
-            raise CorruptFileError(
-                f"{listed.uri}: the location of {object_id} is {location!r}, which is no path below the root: "
-                "deregister the table there"
-            )
+        try:
+            check_location(location)
+        except InvalidInputError as error:
+            remedy = f"lance_core.catalog.deregister({os.fspath(root_uri)!r}, {location!r})"
+            raise CorruptFileError(f"{listed.uri}: the table {object_id}: {error}; remove it: {remedy}") from None
     return Listing(
         tables=tables,
         namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
         is_kept=True,
     )
+
+
+def check_location(location: str | None) -> None:
+    """Check the location of a table.
+
+    Raises:
+        InvalidInputError: The location is no path below the root.
+    """
+    parts = (location or "").rstrip("/").split("/")
+    if not {"", ".", ".."}.isdisjoint(parts):
+        raise InvalidInputError(f"the location {location!r} is no path below the root")
 
 
 def reject_managed(root_uri: str | PathLike[str], metadata: Mapping[str, str]) -> None:

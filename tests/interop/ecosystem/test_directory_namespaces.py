@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import lance_core
 from lance_core import catalog, maintenance
 from lance_core.cli.app import cli
-from lance_core.errors import CorruptFileError, DatasetExistsError, UnsupportedError
+from lance_core.errors import CorruptFileError, DatasetExistsError, InvalidInputError, UnsupportedError
 from tests.interop.namespaces import Namespace
 
 ROWS = pa.table({"a": [1]})
@@ -168,11 +168,7 @@ def test_a_folder_whose_name_is_another_table_s_is_left_out_and_logged(spaces, c
 def test_roots_that_cannot_be_read_are_named(tmp_path):
     spaces = Namespace(str(tmp_path / "lake"))
     spaces.create("shop.orders", 1)
-    catalog.declare(spaces.root, "shop$bad", "../bad.lance")
-    with pytest.raises(CorruptFileError, match=r"shop\$bad is '../bad.lance'.*deregister"):
-        lance_core.list_tables(spaces.root)
-    catalog.deregister(spaces.root, "../bad.lance")
-    assert lance_core.list_tables(spaces.root) == ["shop/orders"]
+    catalog.declare(spaces.root, "shop$more", "shop/more.lance")
     with pytest.raises(DatasetExistsError, match="shop is a namespace"):
         catalog.register(spaces.root, "shop", "shop.lance")
     lance_core.dataset(f"{spaces.root}/__manifest").update_metadata({"table_version_management": "true"})
@@ -187,3 +183,35 @@ def test_a_listed_table_without_files_is_skipped(spaces):
     if not spaces.options:
         shutil.rmtree(find(spaces)[0].uri)
         assert find(spaces) == []
+
+
+@pytest.mark.parametrize("location", ["../elsewhere/b.lance", "/b.lance", "", "a/./b.lance", "s3://bucket/b.lance"])
+def test_a_location_that_is_not_below_the_root_is_rejected(tmp_path, location):
+    root = str(tmp_path / "lake")
+    Namespace(root).create("a", 1)
+    with pytest.raises(InvalidInputError, match="is no path below the root"):
+        catalog.register(root, "b", location)
+    assert lance_core.list_tables(root) == ["a.lance"]
+
+
+def test_a_location_belongs_to_one_id(tmp_path):
+    root = str(tmp_path / "lake")
+    Namespace(root).create("a", 1)
+    with pytest.raises(DatasetExistsError, match=r"a\.lance is the table a; deregister that id first"):
+        catalog.register(root, "b", "a.lance")
+    catalog.register(root, "a", "a.lance")
+    catalog.deregister(root, "a.lance")
+    catalog.register(root, "b", "a.lance")
+    assert list(catalog.read_listing(root).tables) == ["b"]
+
+
+def test_a_bad_location_is_removed_by_what_its_error_names(tmp_path):
+    root = str(tmp_path / "lake")
+    Namespace(root).create("a", 1)
+    listed = lance_core.dataset(f"{root}/__manifest")
+    row = listed.to_table(filter="object_id = 'a'").to_pylist()[0] | {"object_id": "b", "location": "../b.lance"}
+    listed.insert(pa.Table.from_pylist([row], listed.schema))
+    with pytest.raises(CorruptFileError, match="is no path below the root; remove it: ") as raised:
+        lance_core.list_tables(root)
+    exec(f"import lance_core.catalog\n{str(raised.value).partition('remove it: ')[2].splitlines()[0]}")
+    assert lance_core.list_tables(root) == ["a.lance"]

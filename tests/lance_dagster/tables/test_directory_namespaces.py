@@ -228,3 +228,31 @@ def test_tables_on_s3(s3):
 
 def _repository(lake, job):
     return dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()}).get_repository_def()
+
+
+def rename(spaces, name, new_name):
+    location = spaces.call("deregister_table", name).location.rpartition("/")[2]
+    spaces.call("register_table", new_name, location=location)
+
+
+def test_a_table_that_was_renamed_is_another_asset_s_no_longer(lake, spaces):
+    lake.run(orders)
+    rename(spaces, "shop.orders", "shop.archive")
+    tables = LanceTableResource(root_uri=lake.root)
+    assert tables.tables() == ["shop/archive"]
+    lake.run(sums_of_orders, orders, select=[orders], write_mode="append")
+    assert spaces.rows(lance, "shop.archive") == [1, 2]
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    assert location_of(spaces, "shop.orders") != location_of(spaces, "shop.archive")
+    assert tables.uri("shop/orders") == location_of(spaces, "shop.orders")
+
+
+def test_a_folder_that_is_listed_under_another_id(lake, spaces):
+    lance_core.write_dataset({"a": [7]}, lake.uri("shop/orders"))
+    catalog.register(lake.root, "shop$archive", "shop/orders.lance")
+    for _ in range(2):
+        lake.run(orders)
+    assert spaces.rows(lance, "shop.archive") == [7]
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    assets = lance_external_assets(lake.root, known=[orders])
+    assert {spec.key.to_user_string() for spec in assets} == {"shop/archive", "top"}

@@ -256,3 +256,22 @@ def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
             pyspark_lance.register_catalog(spark, "far", **wrong)
     with pytest.raises(InvalidInputError, match="impl is missing"):
         pyspark_lance.register_catalog(spark, "far", namespace={"uri": "http://127.0.0.1:1"})
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE IF EXISTS lake.shop.orders", "SELECT * FROM lake.shop.orders"])
+def test_a_table_that_was_renamed_is_not_there_under_its_old_name(sql, namespace, lance, statement):
+    sql("CREATE TABLE lake.shop.orders AS SELECT 6L AS a")
+    namespace.call("deregister_table", "shop.orders")
+    namespace.call("register_table", "shop.archive", location="shop/orders.lance")
+    if statement.startswith("DROP"):
+        sql(statement)
+    else:
+        with pytest.raises(DatasetNotFoundError):
+            sql(statement)
+    assert namespace.rows(lance, "shop.archive") == [6]
+    sql("CREATE OR REPLACE TABLE lake.shop.orders AS SELECT 2L AS a")
+    sql("INSERT INTO lake.shop.orders VALUES (3)")
+    assert namespace.rows(lance, "shop.archive") == [6]
+    assert sorted(namespace.rows(lance, "shop.orders")) == [2, 3]
+    sql("DROP TABLE lake.shop.orders")
+    assert namespace.walk() == ["other", "shop.archive"]
