@@ -210,6 +210,7 @@ def _check_can_copy(source: CopySource, schema: Schema, version: FileVersion) ->
             )
         if not present_fields and not version.has_levels:
             raise UnsupportedError(f"pages of 2.0 files that lack the column {top.name!r} cannot be copied")
+        _check_nulls(top, has_columns=bool(present_fields))
         for field in present_fields:
             _, key, reader, index = source.columns[field.id]
             file_fields = fields_by_reader.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
@@ -224,6 +225,12 @@ def _check_can_copy(source: CopySource, schema: Schema, version: FileVersion) ->
                 raise UnsupportedError(
                     f"pages of {field.name!r} cannot be copied: they contain positions in their file"
                 )
+
+
+def _check_nulls(top: Field, *, has_columns: bool) -> None:
+    """Reject a file that lacks a column whose nulls cannot be made leaf by leaf."""
+    if not has_columns and any(field.logical_type == "map" for field, _ in top.walk()):
+        raise UnsupportedError(f"pages of files that lack {top.name!r} cannot be copied: it contains a map")
 
 
 def _has_same_layout(file_field: Field, new: Field) -> bool:
