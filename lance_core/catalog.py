@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from os import PathLike, fspath
 from typing import Final
 
@@ -20,7 +20,7 @@ from lance_core.arguments import checked
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError
 from lance_core.retry import retrying
-from lance_core.store import Namespace, uri_below
+from lance_core.store import Namespace, StorageOptions, open_store, uri_below
 from lance_core.verbs.inspect.listing import (
     DELIMITER,
     MANIFEST_TABLE,
@@ -43,6 +43,7 @@ __all__ = [
     "new_location",
     "read_listing",
     "register",
+    "unused_location",
     "uri_below",
 ]
 
@@ -140,6 +141,41 @@ def free_location(object_id: str, listing: Listing) -> str:
     """
     listed = set(listing.tables.values())
     return next(location for location in map(partial(new_location, object_id), count()) if location not in listed)
+
+
+@checked
+def unused_location(
+    root_uri: str | PathLike[str],
+    object_id: str,
+    location: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> str:
+    """Return a location for a table that is about to be created, or is there but not listed.
+
+    It is another one than `location` where this has files but no table, as of a table that others are dropping: what is
+    written there would be removed with them.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        object_id: The id of the table.
+        location: The location to use, as by `free_location`.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> catalog.unused_location("lake", "flights", "flights.lance")
+        'flights.lance'
+    """
+    further_locations = (new_location(object_id, number) for number in count(1))
+    return next(
+        each for each in chain([location], further_locations) if _is_unused(uri_below(root_uri, each), storage_options)
+    )
+
+
+def _is_unused(uri: str, storage_options: Mapping[str, str] | None) -> bool:
+    is_empty = next(iter(open_store(uri, StorageOptions(storage_options)).list("")), None) is None
+    return is_empty or has_table(uri, storage_options=storage_options)
 
 
 @checked

@@ -1,7 +1,9 @@
 """`build_lance_health_checks`: whether tables need maintenance, by the thresholds of a policy."""
 
+import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -10,6 +12,11 @@ from lance_dagster.health.lake import Lake, build_external_asset, list_tables_wh
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
+
+_log = logging.getLogger(__name__)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+"""Parts of keys of which Dagster makes the names of inputs."""
 
 
 def build_lance_health_checks(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -91,9 +98,14 @@ def list_checked_tables(
     )
     places = {table.ref.name: table for table in tables}
     asset_names = {ref.name for ref in refs}
-    other_refs = [
-        table_ref(build_external_asset(table, storage_options)) for table in tables if table.ref.name not in asset_names
-    ]
+    other_refs = []
+    for other in tables:
+        if other.ref.name in asset_names:
+            continue
+        if not all(map(_NAME.fullmatch, other.ref.key.path)):
+            _log.warning("%s has no health checks: checks of Dagster cannot have its name in theirs", other.uri)
+            continue
+        other_refs.append(table_ref(build_external_asset(other, storage_options)))
     pairs = []
     for ref in (*refs, *other_refs):
         table, by_place = places.get(ref.name), None

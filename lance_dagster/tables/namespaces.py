@@ -92,8 +92,11 @@ def declare_location(location: TableLocation, root: Root) -> TableLocation:
     if root.namespace:
         declared = catalog.Namespace(root.namespace).declare(location.unlisted_id.split(catalog.DELIMITER))
         return _at(location, declared, root)
-    path = catalog.declare(root.root_uri, location.unlisted_id, location.path, storage_options=root.options)
-    uri = location.uri if path is None else catalog.uri_below(root.root_uri, path)
+    root_uri, object_id, options = root.root_uri, location.unlisted_id, root.options
+    path = catalog.unused_location(root_uri, object_id, location.path, storage_options=options)
+    location = replace(location, path=path, uri=catalog.uri_below(root_uri, path))
+    listed_path = catalog.declare(root_uri, object_id, path, storage_options=options)
+    uri = location.uri if listed_path is None else catalog.uri_below(root_uri, listed_path)
     return replace(location, uri=uri, unlisted_id=None)
 
 

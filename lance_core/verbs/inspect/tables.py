@@ -183,7 +183,8 @@ def _find(
     if store.is_local and os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
         raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
     listing = read_listing(root_uri, storage_options=storage_options)
-    ids = {location: object_id for object_id, location in listing.tables.items()}
+    # Of several ids of one table the first one counts, as a name that is added later changes nothing then.
+    ids = {location: object_id for object_id, location in sorted(listing.tables.items(), reverse=True)}
     listed = {*ids, *([MANIFEST_TABLE] if listing.is_kept else [])}
     shows_versions = not store.is_local and store.data_root == store.root
     if store.is_local:
@@ -206,7 +207,7 @@ def _find(
             )
             continue
         if object_id is not None and location != object_id.replace(DELIMITER, "/") + SUFFIX:
-            path = object_id.replace(DELIMITER, "/")
+            path = "/".join(part.replace("/", "%2F") for part in object_id.split(DELIMITER))
         table = FoundTable(
             path=path,
             uri=uri_below(root_uri, location),

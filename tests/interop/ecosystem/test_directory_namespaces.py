@@ -215,3 +215,22 @@ def test_a_bad_location_is_removed_by_what_its_error_names(tmp_path):
         lance_core.list_tables(root)
     exec(f"import lance_core.catalog\n{str(raised.value).partition('remove it: ')[2].splitlines()[0]}")
     assert lance_core.list_tables(root) == ["a.lance"]
+
+
+def test_of_several_ids_of_a_table_the_first_one_counts(tmp_path):
+    spaces = Namespace(str(tmp_path / "lake"))
+    spaces.create("orders", 1)
+    for name, expected in (("orders_v2", "orders"), ("a", "a")):
+        spaces.call("register_table", name, location="orders.lance")
+        assert [table.object_id for table in maintenance.find_tables(spaces.root)] == [expected]
+
+
+def test_ids_with_slashes_have_paths_of_their_own(tmp_path):
+    root = str(tmp_path / "lake")
+    Namespace(root).create("other", 1)
+    for number, object_id in enumerate(("x$a/b", "x$a$b")):
+        location = f"folder{number}"
+        lance_core.write_dataset({"a": [number]}, f"{root}/{location}")
+        catalog.register(root, object_id, location)
+    assert lance_core.list_tables(root) == ["other.lance", "x/a%2Fb", "x/a/b"]
+    assert {table.path: table.object_id for table in maintenance.find_tables(root)}["x/a%2Fb"] == "x$a/b"

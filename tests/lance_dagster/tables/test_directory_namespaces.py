@@ -256,3 +256,23 @@ def test_a_folder_that_is_listed_under_another_id(lake, spaces):
     assert spaces.rows(lance, "shop.orders") == [1, 2]
     assets = lance_external_assets(lake.root, known=[orders])
     assert {spec.key.to_user_string() for spec in assets} == {"shop/archive", "top"}
+
+
+def test_a_folder_that_others_are_removing_is_not_used(lake, spaces):
+    folder = Path(lake.root, catalog.new_location("shop$orders"))
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "left.lance").write_bytes(b"")
+    for _ in range(2):
+        lake.run(orders)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
+    assert Path(location_of(spaces, "shop.orders")).name == catalog.new_location("shop$orders", 1)
+    assert sorted(path.name for path in folder.iterdir()) == ["data"]
+
+
+def test_names_that_checks_cannot_have(lake, spaces, caplog):
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.or ders", 1)
+    spaces.create("shop.or-ders", 1)
+    checks = build_lance_health_checks(root=lake.root, include="shop/*")
+    assert {key.asset_key.to_user_string() for check in checks for key in check.check_keys} == {"shop/or-ders"}
+    assert "or ders has no health checks" in caplog.text
