@@ -165,6 +165,7 @@ class TestResult:
         ids = lance.dataset(place).to_table(columns=["id", "_rowid"]).sort_by("id")["_rowid"].to_pylist()
         assert ids == [*range(50), *range(1 << 32, (1 << 32) + 50)]
 
+    @pytest.mark.variants(8)
     @BOTH
     @pytest.mark.parametrize("change", CHANGES)
     def test_change_afterwards(self, uri, library, change):
@@ -223,6 +224,7 @@ class TestResult:
 
 
 class TestBesideWriters:
+    @pytest.mark.variants(8)
     @BOTH
     @pytest.mark.parametrize("change", [name for name in CHANGES if name not in ("tag", "optimize")])
     def test_pending_change_of_an_older_version(self, uri, library, change):
@@ -240,6 +242,7 @@ class TestBesideWriters:
         if change != "drop column":
             check(uri)
 
+    @pytest.mark.variants(8)
     @BOTH
     @pytest.mark.parametrize("change", CHANGES)
     def test_migration_of_an_older_version(self, uri, library, change):
