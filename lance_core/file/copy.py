@@ -188,10 +188,11 @@ def _plan_columns(schema: Schema, version: FileVersion) -> list[_CopiedColumn]:
 
 
 def _narrow_to_path(path: Sequence[Field]) -> Field:
-    """The first field of a path, with only the children on the path."""
+    """The first field of a path, with only the children on the path; a map is stored as a list of structs."""
     result = path[-1]
     for field in reversed(path[:-1]):
-        result = replace(field, children=(result,))
+        logical_type = "list.struct" if field.logical_type == "map" else field.logical_type
+        result = replace(field, logical_type=logical_type, children=(result,))
     return result
 
 
@@ -210,7 +211,6 @@ def _check_can_copy(source: CopySource, schema: Schema, version: FileVersion) ->
             )
         if not present_fields and not version.has_levels:
             raise UnsupportedError(f"pages of 2.0 files that lack the column {top.name!r} cannot be copied")
-        _check_nulls(top, has_columns=bool(present_fields))
         for field in present_fields:
             _, key, reader, index = source.columns[field.id]
             file_fields = fields_by_reader.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
@@ -225,12 +225,6 @@ def _check_can_copy(source: CopySource, schema: Schema, version: FileVersion) ->
                 raise UnsupportedError(
                     f"pages of {field.name!r} cannot be copied: they contain positions in their file"
                 )
-
-
-def _check_nulls(top: Field, *, has_columns: bool) -> None:
-    """Reject a file that lacks a column whose nulls cannot be made leaf by leaf."""
-    if not has_columns and any(field.logical_type == "map" for field, _ in top.walk()):
-        raise UnsupportedError(f"pages of files that lack {top.name!r} cannot be copied: it contains a map")
 
 
 def _has_same_layout(file_field: Field, new: Field) -> bool:

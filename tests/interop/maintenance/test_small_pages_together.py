@@ -68,3 +68,35 @@ def test_rows_are_those_of_single_files(table, monkeypatch, tmp_path):
         assert len(dataset.get_fragments()) == 1
         for library in (lance_core, lance):
             assert library.dataset(uri).to_table().equals(before)
+
+
+def map_rows(first: int, num_rows: int) -> pa.Table:
+    ids = range(first, first + num_rows)
+    numbers = [None if i % 5 == 0 else [(f"k{i % 7}", None if i % 3 == 0 else float(i)), ("z", 1.5)] for i in ids]
+    nested = [None if i % 7 == 0 else [(i, {"list": [str(i)] * (i % 3), "map": [("x", i)][: i % 2]})] for i in ids]
+    struct = pa.struct({"list": pa.list_(pa.string()), "map": pa.map_(pa.string(), pa.int64())})
+    return pa.table({
+        "id": pa.array(ids),
+        "numbers": pa.array(numbers, pa.map_(pa.string(), pa.float64())),
+        "nested": pa.array(nested, pa.map_(pa.int64(), struct)),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("with_late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("num_rows", [500, 40_000], ids=["small", "large"])
+def test_maps_are_decoded_column_by_column(tmp_path, num_rows, with_late):
+    """Pages with deleted rows and small ones; some files lack a map."""
+    uri = tmp_path / "t"
+    lance_core.write_dataset(map_rows(0, num_rows), uri, data_storage_version="2.2")
+    lance.write_dataset(map_rows(num_rows, num_rows), uri, mode="append")
+    last = map_rows(2 * num_rows, num_rows)
+    if with_late:
+        lance_core.dataset(uri).add_columns(pa.field("late", pa.map_(pa.string(), pa.int64())))
+        last = last.append_column("late", pa.array([[("a", 1)]] * num_rows, pa.map_(pa.string(), pa.int64())))
+    lance_core.write_dataset(last, uri, mode="append")
+    lance_core.dataset(uri).delete(f"id % {num_rows // 2} in (3, 4, 499)")
+    before = lance_core.dataset(uri).to_table()
+    compact(lance_core.dataset(uri))
+    assert len(lance_core.dataset(uri).get_fragments()) == 1
+    for library in (lance_core, lance):
+        assert library.dataset(uri).to_table().equals(before)
