@@ -111,7 +111,7 @@ def list_checked_tables(
         table, by_place = places.get(ref.name), None
         table_policy = policy_of(policy, ref.metadata, label=f"asset {ref.name}")
         if table is not None:
-            table_policy, by_place = lake.policy(policy, table.path, table.ref), lake.policy_of_path(policy, table.path)
+            table_policy, by_place = lake.policy(policy, table, table.ref), lake.policy(policy, table, None)
         if table_policy is not None:
             pairs.append((ref, by_place or policy))
     return pairs

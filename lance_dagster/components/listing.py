@@ -1,6 +1,6 @@
 """Components that list the tables below a root; the list is state of the component, where Dagster has such.
 
-    state    [{"path": "nyc/flights.lance", "uri": "s3://bucket/lake/nyc/flights.lance"}, ...], as JSON
+    state    [{"path": "nyc/flights.lance", "uri": "s3://bucket/nyc/flights.lance", "other_paths": []}, ...], as JSON
 
 `dg utils refresh-defs-state` writes it, and so does `dagster dev` when it starts; the processes that load the code
 location read it. Without it, and with a Dagster that has no state of components, they list the root themselves.
@@ -9,13 +9,15 @@ location read it. Without it, and with a Dagster that has no state of components
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
 
 from lance_dagster.health.lake import Listing
 from lance_dagster.tables.location import resolved_options
+
+_FIELDS: Final = ("path", "uri", "other_paths")
 
 HAS_STATE = hasattr(dg, "StateBackedComponent")
 
@@ -61,7 +63,7 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
 
         root = self.listed_root
         tables = find_chosen_tables(root, (), (), resolved_options(self.storage_options)) if root else []
-        state_path.write_text(json.dumps([{"path": table.path, "uri": table.uri} for table in tables]))
+        state_path.write_text(json.dumps([{name: getattr(table, name) for name in _FIELDS} for table in tables]))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions, by the list of tables in the component's state."""

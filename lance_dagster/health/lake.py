@@ -11,8 +11,10 @@ else by its path without the suffix.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from logging import Logger
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import dagster as dg
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".lance"
 
 
-Listing: TypeAlias = Sequence[Mapping[str, str]]
-"""Tables below a root that were listed before: the `path` and `uri` of each."""
+Listing: TypeAlias = Sequence[Mapping[str, Any]]
+"""Tables below a root that were listed before: the `path`, `uri` and `other_paths` of each."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class LakeTable:
         versions: The versions in ascending order, if the listing has them; else None.
         is_declared: Whether the code location has an asset for the table.
         own_options: The storage options that a namespace gives for the table; None for those of the root.
+        names: The path, and those of the table's further ids: globs and policies can use any of them.
     """
 
     ref: TableRef
@@ -52,6 +57,7 @@ class LakeTable:
     versions: Sequence[int] | None = None
     is_declared: bool = False
     own_options: Mapping[str, str] | None = field(default=None, repr=False)
+    names: tuple[str, ...]
 
     @property
     def latest(self) -> int | None:
@@ -134,6 +140,7 @@ class Lake:
                     ref=named,
                     path=path,
                     uri=table.uri,
+                    names=table.names,
                     versions=table.versions,
                     is_declared=ref is not None,
                     own_options=table.storage_options if place.namespace else None,
@@ -144,27 +151,44 @@ class Lake:
     def _list_tables(self, place: TableRoot) -> list[FoundTable]:
         """The chosen tables, as the listing has them, or by a listing of the root."""
         from lance_core.maintenance import FoundTable  # noqa: PLC0415 - code locations load without it
-        from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance.routine.maintain import find_chosen_tables, takes  # noqa: PLC0415 - code locations load without it
 
         if self.listing is None:
             space = dict(place.namespace) or None
             return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options, space)
-        return [FoundTable(path=entry["path"], uri=entry["uri"]) for entry in self.listing if self.takes(entry["path"])]
+        tables = (
+            FoundTable(path=entry["path"], uri=entry["uri"], other_paths=tuple(entry.get("other_paths", ())))
+            for entry in self.listing
+        )
+        return [table for table in tables if takes(table, self.include, self.exclude)]
 
-    def policy(self, policy: LanceMaintenancePolicy, path: str, ref: TableRef) -> LanceMaintenancePolicy | None:
+    def policy(
+        self, policy: LanceMaintenancePolicy, table: LakeTable, ref: TableRef | None, log: Logger = _log
+    ) -> LanceMaintenancePolicy | None:
         """The policy for a table; None if the table is not maintained.
+
+        Args:
+            policy: The policy of the job.
+            table: The table.
+            ref: Its asset, with the metadata that count; None to leave these out.
+            log: Gets a warning if the policies for the names of the table differ.
 
         Raises:
             DagsterInvalidDefinitionError: The metadata `lance/maintenance` of its asset is invalid.
         """
-        path_policy = self.policy_of_path(policy, path)
-        said = (ref.metadata or {}).get(MAINTENANCE_KEY)
-        if path_policy is None and said is None:
-            return None
-        return policy_of(path_policy or policy, ref.metadata, label=f"asset {ref.name}")
+        from lance_core.maintenance.routine.maintain import agree_on_policy  # noqa: PLC0415 - code locations load without it
 
-    def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
-        """The policy for a table without the metadata of its asset; None if the table is not maintained."""
+        metadata = {} if ref is None else ref.metadata or {}
+
+        def policy_of_name(path: str) -> LanceMaintenancePolicy | None:
+            path_policy = self._policy_of_path(policy, path)
+            if path_policy is None and metadata.get(MAINTENANCE_KEY) is None:
+                return None
+            return policy_of(path_policy or policy, metadata, label=f"asset {(ref or table.ref).name}")
+
+        return agree_on_policy(table.names, self.policies, policy_of_name, log)
+
+    def _policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
         from lance_core.maintenance.routine.maintain import policy_levels  # noqa: PLC0415 - code locations load without it
 
         path_policy: LanceMaintenancePolicy | None = policy

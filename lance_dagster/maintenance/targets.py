@@ -115,7 +115,7 @@ def _log_choice(
     from lance_core.maintenance.routine.maintain import warn_of_idle_choices  # noqa: PLC0415 - code locations load without it
 
     if lake is not None:
-        warn_of_idle_choices(log, lake.policies, lake.include, [table.path for table in lake_tables])
+        warn_of_idle_choices(log, lake.policies, lake.include, [name for table in lake_tables for name in table.names])
     for target in targets:
         for other in target.other_assets:
             log.info("asset %s shares the table of %s, and is maintained with it", other, _where(target))
@@ -308,9 +308,9 @@ def policy_of_target(
         lake: The root whose tables the job lists.
         log: Logs a table that is left alone; None for no log.
     """
-    why = "its metadata lance/maintenance, or its policy, is False"
+    why = "its metadata lance/maintenance, or its policy, is False, or the policies for its names differ"
     if lake is not None and target.table is not None:
-        table_policy = lake.policy(policy, target.table.path, target.ref)
+        table_policy = lake.policy(policy, target.table, target.ref, *([] if log is None else [log]))
     elif is_foreign(target.ref, context):
         table_policy, why = None, _FOREIGN
     else:

@@ -262,7 +262,7 @@ class TableFinder:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
         if catalog.namespace is not None:
             tables = find_tables(storage_options=catalog.storage_options, namespace=catalog.namespace)
-            return sorted(tuple(table.path.split("/")) for table in tables)
+            return sorted(tuple(path.split("/")) for table in tables for path in (table.path, *table.other_paths))
         names = {tuple(listed_id.split(DELIMITER)) for listed_id in self._manifest(catalog).tables}
         below = find_tables(catalog.root, storage_options=catalog.storage_options)
         names |= {tuple(table.name.split("/")) for table in below if table.object_id is None}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError
@@ -30,6 +30,8 @@ _logger = logging.getLogger(__name__)
 SUFFIX: Final = ".lance"
 _RESERVED: Final = (f"{LOG_FOLDER}/", "_ops/")
 """Folders below a root whose tables are left to those that write them: this log, and outputs of Dagster's ops."""
+
+Policy = TypeVar("Policy")
 
 
 @checked
@@ -139,13 +141,18 @@ def maintain_lake(
     for name, changes in by_path.items():
         change_policy(chosen, changes, where=f"policies[{name!r}]")
     tables = {table.name: table for table in find_chosen_tables(root, include, exclude, storage_options, namespace)}
-    warn_of_idle_choices(_logger, by_path, include, tables)
-    reports = []
-    for path, table in tables.items():
-        table_policy: MaintenancePolicy | None = chosen
+    warn_of_idle_choices(_logger, by_path, include, [name for table in tables.values() for name in table.names])
+
+    def policy_of(path: str) -> MaintenancePolicy | None:
+        path_policy: MaintenancePolicy | None = chosen
         for name in policy_levels(path):
             if name in by_path:
-                table_policy = change_policy(table_policy or chosen, by_path[name], where=f"policies[{name!r}]")
+                path_policy = change_policy(path_policy or chosen, by_path[name], where=f"policies[{name!r}]")
+        return path_policy
+
+    reports = []
+    for table in tables.values():
+        table_policy = agree_on_policy(table.names, by_path, policy_of, _logger)
         if table_policy is not None:
             table_policy = _override_dry_run(table_policy, dry_run=chosen.dry_run)
             reports.append(_survey_listed_table(table, table_policy))
@@ -253,9 +260,13 @@ def find_chosen_tables(
         tables = find_tables(storage_options=storage_options, namespace=namespace)
     else:
         tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
-    return [
-        table for table in tables if not table.path.startswith(_RESERVED) and is_chosen(table.path, include, exclude)
-    ]
+    return [table for table in tables if not table.path.startswith(_RESERVED) and takes(table, include, exclude)]
+
+
+def takes(table: FoundTable, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether globs choose a table: `include` has one of its names, and `exclude` none."""
+    names = table.names
+    return any(is_chosen(name, include, ()) for name in names) and all(is_chosen(name, (), exclude) for name in names)
 
 
 def is_chosen(path: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
@@ -272,6 +283,30 @@ def policy_levels(path: str) -> Iterator[str]:
     """The folders of a path, outermost first, and the path: where `policies` can name a policy for the table."""
     parts = path.split("/")
     return ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def agree_on_policy(
+    names: Sequence[str], policies: Collection[str], policy_of: Callable[[str], Policy | None], log: Log
+) -> Policy | None:
+    """The policy for a table; None if it is not maintained, as where the policies for its names differ.
+
+    Args:
+        names: Its names. Those for which `policies` has nothing, not even for a folder of them, have no say.
+        policies: The folders and paths that have policies.
+        policy_of: The policy for a name; None if it says that the table is not maintained.
+        log: Gets a warning that has the names whose policies differ.
+    """
+    named = [name for name in names if any(level in policies for level in policy_levels(name))] or names[:1]
+    policy = policy_of(named[0])
+    other = next((name for name in named[1:] if policy_of(name) != policy), None)
+    if other is None:
+        return policy
+    log.warning(
+        "%s and %s are ids of one table and have different policies, so it is left alone: give both the same policy",
+        named[0],
+        other,
+    )
+    return None
 
 
 def warn_of_idle_choices(log: Log, policies: Iterable[str], include: Iterable[str], paths: Collection[str]) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Final
 
@@ -48,7 +49,9 @@ class FoundTable:
         path: Its path relative to the root, such as "nyc/flights.lance"; of a table that a manifest table lists at
             another location, the parts of its id, such as "nyc/flights".
         uri: Its URI.
-        object_id: Its id in the manifest table, such as "nyc$flights"; None if it is not listed there.
+        object_id: Its id in the manifest table, such as "nyc$flights", the first of several; None if it is not listed
+            there.
+        other_paths: The paths of its further ids, in the order of the ids.
         storage_options: The options by which it is opened; None for none. They are secrets, and in no repr.
         versions: The numbers of its versions in ascending order, as the listing shows them; None where they are not
             listed with it: on a local disk, and where manifests are recorded elsewhere.
@@ -57,6 +60,7 @@ class FoundTable:
     path: str
     uri: str
     object_id: str | None = None
+    other_paths: tuple[str, ...] = ()
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     versions: tuple[int, ...] | None = None
 
@@ -64,6 +68,11 @@ class FoundTable:
     def name(self) -> str:
         """The path without the suffix, by which globs, policies and reports name the table."""
         return self.path.removesuffix(SUFFIX)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name, and those of its further ids: globs and policies can use any of them."""
+        return tuple(path.removesuffix(SUFFIX) for path in (self.path, *self.other_paths))
 
 
 @checked
@@ -141,8 +150,8 @@ def find_tables(
 
 def _find_in_namespace(namespace: Namespace, storage_options: Mapping[str, str] | None) -> list[FoundTable]:
     """The tables of a namespace of others that have a version; those that it cannot open are left out, and logged."""
-    tables = []
-    for table_id in namespace.list_ids():
+    tables: dict[str, FoundTable] = {}
+    for table_id in sorted(namespace.list_ids()):
         try:
             location, vended = namespace.describe(table_id)
         except DatasetNotFoundError:  # dropped meanwhile
@@ -151,11 +160,13 @@ def _find_in_namespace(namespace: Namespace, storage_options: Mapping[str, str] 
             _logger.warning("%s is left out: %s", ".".join(table_id), error)
             continue
         options = {**(storage_options or {}), **vended} or None
-        if any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
+        path, uri = "/".join(table_id), canonical_uri(location)
+        if uri in tables:
+            tables[uri] = replace(tables[uri], other_paths=(*tables[uri].other_paths, path))
+        elif any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
             object_id = DELIMITER.join(table_id)
-            path, uri = "/".join(table_id), canonical_uri(location)
-            tables.append(FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options))
-    return sorted(tables, key=lambda table: table.path)
+            tables[uri] = FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options)
+    return sorted(tables.values(), key=lambda table: table.path)
 
 
 def find_with_manifest(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> list[FoundTable]:
@@ -183,8 +194,9 @@ def _find(
     if store.is_local and os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
         raise InvalidInputError(f"{store.root} is a file: give the folder that the tables are in")
     listing = read_listing(root_uri, storage_options=storage_options)
-    # Of several ids of one table the first one counts, as a name that is added later changes nothing then.
-    ids = {location: object_id for object_id, location in sorted(listing.tables.items(), reverse=True)}
+    ids = defaultdict[str, list[str]](list)
+    for object_id, location in sorted(listing.tables.items()):
+        ids[location].append(object_id)
     listed = {*ids, *([MANIFEST_TABLE] if listing.is_kept else [])}
     shows_versions = not store.is_local and store.data_root == store.root
     if store.is_local:
@@ -198,25 +210,31 @@ def _find(
         )
     tables = []
     for location, has_versions, versions in versions_by_location:
-        object_id = ids.get(location)
-        path = location if store.is_local else escaped_path(location)
-        if object_id is None and location.removesuffix(SUFFIX).replace("/", DELIMITER) in listing.tables:
+        plain_path = location if store.is_local else escaped_path(location)
+        paths = [_path_of_id(listed_id, location, plain_path) for listed_id in ids.get(location, ())] or [plain_path]
+        if location not in ids and location.removesuffix(SUFFIX).replace("/", DELIMITER) in listing.tables:
             _logger.warning(
                 "%s is left out: the manifest table lists its name at another location; register it under another id",
                 uri_below(root_uri, location),
             )
             continue
-        if object_id is not None and location != object_id.replace(DELIMITER, "/") + SUFFIX:
-            path = "/".join(part.replace("/", "%2F") for part in object_id.split(DELIMITER))
         table = FoundTable(
-            path=path,
+            path=paths[0],
             uri=uri_below(root_uri, location),
-            object_id=object_id,
+            object_id=ids[location][0] if location in ids else None,
+            other_paths=tuple(paths[1:]),
             storage_options=storage_options,
             versions=versions,
         )
         tables.append((table, has_versions))
     return sorted(tables, key=lambda pair: pair[0].path)
+
+
+def _path_of_id(object_id: str, location: str, plain_path: str) -> str:
+    """The path of a table by an id: that of its folder, if the id names the folder, else the parts of the id."""
+    if location == object_id.replace(DELIMITER, "/") + SUFFIX:
+        return plain_path
+    return "/".join(part.replace("/", "%2F") for part in object_id.split(DELIMITER))
 
 
 def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:

@@ -217,12 +217,58 @@ def test_a_bad_location_is_removed_by_what_its_error_names(tmp_path):
     assert lance_core.list_tables(root) == ["a.lance"]
 
 
-def test_of_several_ids_of_a_table_the_first_one_counts(tmp_path):
-    spaces = Namespace(str(tmp_path / "lake"))
-    spaces.create("orders", 1)
-    for name, expected in (("orders_v2", "orders"), ("a", "a")):
-        spaces.call("register_table", name, location="orders.lance")
-        assert [table.object_id for table in maintenance.find_tables(spaces.root)] == [expected]
+def two_ids(root):
+    """A table of two ids, with seven fragments."""
+    spaces = Namespace(str(root))
+    spaces.create("orders", 0)
+    for number in range(1, 7):
+        spaces.append(lance, "orders", number)
+    spaces.call("create_namespace", "shop")
+    spaces.call("register_table", "shop.orders_v2", location="orders.lance")
+    return spaces
+
+
+def test_several_ids_of_a_table(tmp_path):
+    spaces = two_ids(tmp_path / "lake")
+    (table,) = maintenance.find_tables(spaces.root)
+    assert (table.path, table.object_id, table.other_paths) == ("orders.lance", "orders", ("shop/orders_v2",))
+    assert table.names == ("orders", "shop/orders_v2")
+    spaces.call("register_table", "a", location="orders.lance")
+    (table,) = maintenance.find_tables(spaces.root)
+    assert (table.path, table.object_id, table.other_paths) == ("a", "a", ("orders.lance", "shop/orders_v2"))
+
+
+@pytest.mark.parametrize("is_client", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "fragments"),
+    [
+        ({}, 1),
+        ({"exclude": "shop/*"}, 7),
+        ({"exclude": "orders"}, 7),
+        ({"include": "shop/*"}, 1),
+        ({"include": "orders", "exclude": "shop/*"}, 7),
+        ({"policies": {"shop/orders_v2": False}}, 7),
+        ({"policies": {"shop": {"target_rows_per_fragment": 1}}}, 7),
+        ({"policies": {"orders": {"target_rows_per_fragment": 1}}}, 7),
+        ({"policies": {"orders": {"target_rows_per_fragment": 30}, "shop": {"target_rows_per_fragment": 30}}}, 1),
+    ],
+)
+def test_every_id_of_a_table_chooses_it(tmp_path, caplog, choice, fragments, is_client):
+    spaces = two_ids(tmp_path / "lake")
+    space = {"impl": "dir", "root": spaces.root, "manifest_enabled": "true"} if is_client else None
+    reports = maintenance.maintain_lake(spaces.root, **choice, namespace=space)
+    assert [report.plan.table for report in reports if report.plan.uri.endswith("orders.lance")] in ([], ["orders"])
+    assert len(lance_core.dataset(f"{spaces.root}/orders.lance").get_fragments()) == fragments
+    assert "left alone" not in caplog.text
+    assert "policies[" not in caplog.text
+
+
+def test_a_table_whose_ids_have_different_policies_is_left_alone(tmp_path, caplog):
+    spaces = two_ids(tmp_path / "lake")
+    policies = {"orders": {"target_rows_per_fragment": 30}, "shop": {"target_rows_per_fragment": 20}}
+    reports = maintenance.maintain_lake(spaces.root, policies=policies)
+    assert [report.plan.table for report in reports] == ["__manifest"]
+    assert "orders and shop/orders_v2 are ids of one table and have different policies" in caplog.text
 
 
 def test_ids_with_slashes_have_paths_of_their_own(tmp_path):

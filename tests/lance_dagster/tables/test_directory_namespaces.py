@@ -1,5 +1,6 @@
 """Roots that are directory namespaces: the IO manager, jobs, sensors and checks use the tables that they list."""
 
+import logging
 import threading
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lance_dagster import (
     build_maintenance_sensor,
     lance_external_assets,
 )
+from lance_dagster.components import LanceMaintenanceComponent
 from tests.interop.namespaces import Namespace
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
@@ -195,6 +197,44 @@ def test_jobs_sensors_and_checks_find_them_by_their_ids(lake, spaces):
     assert counts == {"other.t": 7, "shop.eu.orders": 1, "shop.items": 7, "shop.orders": 1, "top": 1}
     log = lance_core.dataset(f"{lake.root}/_maintenance/log.lance").to_table()
     assert {*log["table"].to_pylist()} == {"shop/eu/orders", "shop/orders"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "fragments"),
+    [
+        ({}, 1),
+        ({"include": "shop/*"}, 1),
+        ({"exclude": "shop/*"}, 7),
+        ({"policies": {"shop/second": False}}, 7),
+        ({"policies": {"shop": {"retain_versions": 3}, "first": {"retain_versions": 2}}}, 7),
+    ],
+)
+def test_every_id_of_a_table_chooses_it(lake, spaces, tmp_path, choice, fragments):
+    for number in range(7):
+        spaces.append(lance, "first", number) if number else spaces.create("first", number)
+    spaces.call("create_namespace", "shop")
+    spaces.call("register_table", "shop.second", location="first.lance")
+    job = build_maintenance_job(root=True, **choice)
+    result = job.execute_in_process(resources={"io_manager": lake.manager()}, instance=lake.instance, run_config=QUIET)
+    assert result.success
+    assert len(lance.dataset(f"{lake.root}/first.lance").get_fragments()) == fragments
+    log = [entry.user_message for entry in lake.instance.all_logs(result.run_id) if entry.level == logging.WARNING]
+    assert any("first and shop/second are ids of one table and have different policies" in line for line in log) == (
+        len(choice.get("policies", ())) == 2
+    )
+    checks = build_lance_health_checks(root=lake.root, **choice)
+    component = LanceMaintenanceComponent(root=lake.root, health_checks=True, external_assets=True, **_lists(choice))
+    component.write_state_to_path(tmp_path / "state")
+    listed = component.build_defs_from_state(None, tmp_path / "state")
+    for definitions in (checks, listed.asset_checks):
+        names = {key.asset_key.to_user_string() for check in definitions for key in check.check_keys}
+        assert ("first" in names, "shop/second" in names) == (fragments == 1, False)
+    specs = lance_external_assets(lake.root, **{name: globs for name, globs in choice.items() if name != "policies"})
+    assert ("first" in {spec.key.to_user_string() for spec in specs}) == ("exclude" not in choice)
+
+
+def _lists(choice):
+    return {name: [value] if isinstance(value, str) else value for name, value in choice.items()}
 
 
 def test_the_manifest_table_is_maintained_and_keeps_its_versions(lake, spaces):

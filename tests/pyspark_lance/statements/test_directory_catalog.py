@@ -245,6 +245,10 @@ def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
         run("INSERT INTO far.sea.ships VALUES (6)")
         assert sorted(namespace.rows(lance, "sea.ships")) == [5, 6]
         assert run("SHOW TABLES IN far.sea") == [("sea", "ships", False)]
+        namespace.call("register_table", "sea.second", location=namespace.listed()["nyc$theirs"])
+        assert run("SHOW TABLES IN far.nyc") == [("nyc", "theirs", False)]
+        assert run("SHOW TABLES IN far.sea") == [("sea", "second", False), ("sea", "ships", False)]
+        namespace.call("deregister_table", "sea.second")
         with pytest.raises(DatasetExistsError):
             run("CREATE TABLE far.sea.ships (a BIGINT)")
         run("DROP TABLE far.sea.ships")
