@@ -1,7 +1,7 @@
 """Conditions of declarative automation: changes that are published on main, and tables with many changed rows."""
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dagster as dg
 
@@ -10,7 +10,6 @@ from lance_dagster.tables.refs import TableRef, TableRoot, remembered_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.lineage.history import TableVersion
 
 __all__ = ["lance_changed_rows", "lance_eager"]
 
@@ -42,13 +41,29 @@ def lance_changed_rows(*, at_least: int) -> Any:
         >>> @dg.asset(deps=["flights"], automation_condition=many.since_last_handled())
         ... def late_flights(): ...
     """
-    if not isinstance(at_least, int) or at_least < 1:
+    if not isinstance(at_least, int) or isinstance(at_least, bool) or at_least < 1:
         raise ValueError(f"at_least is a number of rows from 1 on, not {at_least!r}")
     return _EnoughChangedRows(at_least)
 
 
+class _Count(NamedTuple):
+    """What is counted since the condition was last true; the condition's cursor, as a list in JSON.
+
+    Attributes:
+        version: The version up to which commits are counted; 0 for none.
+        identity: The identity of the table that has it, which another table of the name lacks; None for no table.
+        rows: The changed rows.
+        partitions: The partitions that the commits name; None if one names none.
+    """
+
+    version: int
+    identity: str | None
+    rows: int = 0
+    partitions: list[str] | None = []  # noqa: RUF012 - a tuple's default, which nothing changes
+
+
 class _EnoughChangedRows(dg.AutomationCondition[dg.AssetKey]):
-    """See `lance_changed_rows`; the cursor is `[version, identity]` of the table when the condition was last true."""
+    """See `lance_changed_rows`; the cursor is a `_Count`, so that each evaluation reads the new commits alone."""
 
     def __init__(self, at_least: int) -> None:
         self._at_least = at_least
@@ -67,28 +82,33 @@ class _EnoughChangedRows(dg.AutomationCondition[dg.AssetKey]):
         Raises:
             DagsterInvalidDefinitionError: The asset's metadata names no table.
         """
-        from lance_dagster.lineage.table_life import has_version  # noqa: PLC0415 - heavy imports at first use
-
         subset = context.get_empty_subset()
         dataset = _open_table(context)
-        newest = json.dumps([0, None] if dataset is None else [dataset.version, dataset.identity])
-        cursor = context.cursor or newest
-        version, identity = json.loads(cursor)
-        if dataset is None or context.candidate_subset.is_empty:
-            return dg.AutomationResult(context, subset, cursor=cursor)
-        commits = self._enough_commits(dataset, version if has_version(dataset, version, identity) else 0)
-        if commits is not None:
-            subset, cursor = _changed_partitions(context, commits), newest
-        return dg.AutomationResult(context, subset, cursor=cursor)
+        newest = _Count(0, None) if dataset is None else _Count(dataset.version, dataset.identity)
+        count = _Count(*json.loads(context.cursor)) if context.cursor else newest
+        if dataset is not None and not context.candidate_subset.is_empty:
+            count = _add_commits(dataset, count, self._at_least)
+            if count.rows >= self._at_least:
+                subset, count = _changed_partitions(context, count), newest
+        return dg.AutomationResult(context, subset, cursor=json.dumps(count))
 
-    def _enough_commits(self, dataset: "lance_core.LanceDataset", after: int) -> "list[TableVersion] | None":
-        """The commits that changed rows after a version; None if they changed too few."""
-        from lance_dagster.lineage.history import is_change_lost, read_history  # noqa: PLC0415 - heavy imports
 
-        commits = [commit for commit in read_history(dataset, after=after) if commit.changes_rows]
-        rows = sum(max(commit.rows_added or 0, commit.rows_removed or 0) for commit in commits)
-        is_uncounted = is_change_lost(dataset, after) or any(commit.rows_added is None for commit in commits)
-        return commits if is_uncounted or rows >= self._at_least else None
+def _add_commits(dataset: "lance_core.LanceDataset", count: _Count, enough: int) -> _Count:
+    """The count with the commits since; commits that cannot be counted are `enough` rows."""
+    from lance_dagster.lineage.history import is_change_lost, read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.table_life import has_version  # noqa: PLC0415 - heavy imports at first use
+
+    if not has_version(dataset, count.version, count.identity):
+        count = _Count(0, None)
+    commits = [commit for commit in read_history(dataset, after=count.version) if commit.changes_rows]
+    rows, partitions = count.rows, count.partitions
+    for commit in commits:
+        rows += enough if commit.rows_added is None else max(commit.rows_added, commit.rows_removed or 0)
+        if partitions is not None:
+            partitions = sorted({*partitions, *commit.partitions}) if isinstance(commit.partitions, list) else None
+    if is_change_lost(dataset, count.version):
+        rows, partitions = rows + enough, None
+    return _Count(dataset.version, dataset.identity, rows, partitions)
 
 
 def _open_table(context: dg.AutomationContext[dg.AssetKey]) -> "lance_core.LanceDataset | None":
@@ -108,14 +128,12 @@ def _open_table(context: dg.AutomationContext[dg.AssetKey]) -> "lance_core.Lance
     return place.open_or_none(TableRef(key=context.key, metadata=metadata))
 
 
-def _changed_partitions(context: dg.AutomationContext[dg.AssetKey], commits: "list[TableVersion]") -> Any:
+def _changed_partitions(context: dg.AutomationContext[dg.AssetKey], count: _Count) -> Any:
     """The candidates that the commits name; all if one names none."""
-    names = [commit.partitions for commit in commits]
-    if context.partitions_def is None or not all(isinstance(keys, list) for keys in names):
+    if context.partitions_def is None or count.partitions is None:
         return context.candidate_subset
-    named = {key for keys in names for key in keys}
     candidates: Any = context.candidate_subset.expensively_compute_asset_partitions()
-    partitions = {candidate for candidate in candidates if candidate.partition_key in named}
+    partitions = {candidate for candidate in candidates if candidate.partition_key in count.partitions}
     return context.asset_graph_view.get_asset_subset_from_asset_partitions(context.key, partitions)
 
 

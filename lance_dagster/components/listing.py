@@ -8,6 +8,7 @@ location read it. Without it, and with a Dagster that has no state of components
 
 import json
 import logging
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,13 +45,13 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
         )
 
     @property
+    @abstractmethod
     def listed_root(self) -> str | None:
         """The URI of the root whose tables are listed; None if none are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
         """The definitions, by the list of tables in a file; None lists them now."""
-        raise NotImplementedError
 
     @property
     def defs_state_config(self) -> Any:

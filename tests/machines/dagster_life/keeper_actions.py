@@ -198,6 +198,15 @@ def undo_cleaned(world: World, rng: random.Random) -> str | None:
     return "; ".join(said)
 
 
+def list_undone_commits(line: Line, branch: str | None, wanted: Run) -> list[Commit]:
+    """The commits that the undo of a run takes back: its own, and those that it published as an audited run."""
+    return [
+        commit
+        for commit in line.own_commits()
+        if commit.run is wanted or (branch is MAIN and wanted.is_audited and commit.publisher is wanted)
+    ]
+
+
 def undo_run(world: World, rng: random.Random, wanted: Run) -> str:
     before = {
         (table, branch): world.version(table, branch) for table, lines in world.model.lines.items() for branch in lines
@@ -211,8 +220,7 @@ def undo_run(world: World, rng: random.Random, wanted: Run) -> str:
         (table, branch)
         for table, lines in world.model.lines.items()
         for branch, line in lines.items()
-        if any(commit.run is wanted for commit in line.own_commits())
-        and (branch is not MAIN or world.config.policy != "env")
+        if list_undone_commits(line, branch, wanted) and (branch is not MAIN or world.config.policy != "env")
     ]
     if not changed:
         return said
@@ -225,11 +233,7 @@ def undo_run(world: World, rng: random.Random, wanted: Run) -> str:
     for table, branch in changed:
         line = world.model.lines[table][branch]
         version = world.version(table, branch)
-        commits = [
-            commit
-            for commit in line.own_commits()
-            if commit.run is wanted or (branch is MAIN and wanted.is_audited and commit.publisher is wanted)
-        ]
+        commits = list_undone_commits(line, branch, wanted)
         for commit in reversed(commits):
             line.rows = line.rows - commit.added + commit.removed
             commit.is_undone = True
