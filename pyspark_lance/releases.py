@@ -11,7 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-__all__ = ["FEATURES", "LOWEST", "Feature", "installed_spark", "is_at_least", "missing_release", "require_feature"]
+__all__ = [
+    "FEATURES",
+    "LOWEST",
+    "WITHOUT_COLUMN",
+    "Feature",
+    "installed_spark",
+    "is_at_least",
+    "missing_release",
+    "require_feature",
+]
 
 Release = tuple[int, int]
 
@@ -30,14 +39,17 @@ class Feature(NamedTuple):
     remedy: str
 
 
+WITHOUT_COLUMN: Final = "read the other columns by columns=, and change the table by lance_core"
+"""What to do with a table that has a column of a type that Spark lacks."""
+
 FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
     {
         'format("lance")': Feature((4, 0), "use pyspark_lance.read and pyspark_lance.write"),
         'readStream.format("lance")': Feature((4, 0), "use pyspark_lance.read_changes"),
         'writeStream.format("lance")': Feature((4, 1), "use foreachBatch, with pyspark_lance.write"),
         "a session of Spark Connect": Feature((4, 0), "use a classic session"),
-        "a column with a collation": Feature((4, 0), "name the other columns"),
-        "a column of TIME": Feature((4, 1), "name the other columns"),
+        "a column with a collation": Feature((4, 0), WITHOUT_COLUMN),
+        "a column of TIME": Feature((4, 1), WITHOUT_COLUMN),
     }
 )
 

@@ -30,7 +30,7 @@ _REMEDIES: Final = (
     (r"version (\S+):(\d+) does not exist in the table (\S+); versions\(\) lists",
      r"version \2 does not exist in branch \1 of {table}; DESCRIBE HISTORY {table}@\1 lists"),
     (r"(has no version as old as \S+)\Z", r"\1; DESCRIBE HISTORY {table} lists the versions"),
-    (r"\A(Cannot cast column \"[^\"]*\" from \S+ to \S+)",
+    (r"\A(Cannot cast column \"[^\"]*\" from .+ to .+)",
      r"\1: ADD COLUMN of the new type, UPDATE {table} SET it by CAST, then DROP COLUMN and RENAME COLUMN"),
     (r"; replace=True replaces it", "; replace => true replaces it"),
     (r"\AreplaceWhere ", "REPLACE WHERE "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pyspark_lance.catalog.tables import CatalogTable, TableName, open_listed
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataFrame, DataType, types
-from pyspark_lance.releases import is_at_least
+from pyspark_lance.releases import LOWEST, is_at_least, missing_release
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
@@ -27,6 +28,15 @@ from pyspark_lance.writing.options import PARTITIONED_BY, configured_partition_c
 from pyspark_lance.writing.schema_plan import plan_write
 
 _BY_UPDATE: Final = "ADD COLUMN of the new type, UPDATE it by CAST, then DROP COLUMN and RENAME COLUMN"
+_LATER_TYPES: Final = {
+    "COLLATE": ((4, 0), "STRING"),
+    "VARIANT": ((4, 0), "STRUCT<value: BINARY, metadata: BINARY>"),
+    "GEOGRAPHY": ((4, 1), "BINARY"),
+    "GEOMETRY": ((4, 1), "BINARY"),
+    "TIME": ((4, 1), "INTERVAL DAY TO SECOND"),
+}
+"""By the word of a declared type, the release of Spark that has it first, and a type of each release."""
+_REJECTED_TYPE: Final = re.compile(r"(?:data type \"|near ')(\w+)")
 _Mode = Literal["overwrite", "create"]
 _UNITS: Final = ("s", "ms", "us", "ns")
 
@@ -176,12 +186,13 @@ def list_table(location: CatalogTable, *, is_new: bool) -> None:
 
 def _type(context: Context, column: str, piece: Piece) -> DataType:
     at = context.describe_position(piece.start)
-    with short_errors(f"{at}: the type of column {column!r}, {piece}"):
-        declared = f"`c` {piece}"  # alone, `a INT` would be a struct
-        if is_at_least((4, 0)):
-            row: Any = types.StructType.fromDDL(declared)
-        else:
-            row = context.spark.createDataFrame([], declared).schema
+    parse: Any = types.StructType.fromDDL if is_at_least((4, 0)) else types._parse_datatype_string  # noqa: SLF001 - 3.5 has no other
+    try:
+        with short_errors(f"{at}: the type of column {column!r}, {piece}"):
+            row = parse(f"`c` {piece}")  # alone, `a INT` would be a struct
+    except InvalidInputError as error:
+        _check_release(str(error), f"{at}: column {column!r}")
+        raise
     spark_type: DataType = row[0].dataType
     if row != types.StructType([types.StructField("c", spark_type)]):
         raise InvalidInputError(f"{at}: {piece} is more than the type of column {column!r}. Nothing was done")
@@ -191,6 +202,24 @@ def _type(context: Context, column: str, piece: Piece) -> DataType:
             " done"
         )
     return spark_type
+
+
+def _check_release(message: str, where: str) -> None:
+    """Make sure that a type that Spark rejects is not one of a later release.
+
+    Args:
+        message: Spark's message.
+        where: The statement's line and column, and the name of the column.
+
+    Raises:
+        UnsupportedError: The type is one of a later release; the message names both.
+    """
+    rejected = _REJECTED_TYPE.search(message)
+    name = rejected[1].upper() if rejected else ""
+    release, instead = _LATER_TYPES.get(name, (LOWEST, ""))
+    missing = missing_release(name, release)
+    if missing is not None:
+        raise UnsupportedError(f"{where}: {missing}; declare it as {instead}. Nothing was done")
 
 
 def _schema(context: Context, columns: Iterable[Column], widths: dict[str, int]) -> pa.Schema:

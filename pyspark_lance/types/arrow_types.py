@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pyspark_lance.lazy import DataType, StructField, StructType, types
-from pyspark_lance.releases import require_feature
+from pyspark_lance.releases import is_at_least
 
 SPARK_METADATA: Final = b"SPARK::metadata::json"
 """The key of an Arrow field that holds the metadata of Spark's field."""
@@ -38,7 +38,7 @@ def describe_type(kind: DataType) -> str | None:
 
 def _parse_type_name(name: str, kind: DataType) -> DataType:
     """Parse a name from `describe_type`, such as "time(3)"; `kind` if this version of Spark has no such type."""
-    if isinstance(kind, types.StringType):
+    if isinstance(kind, types.StringType) and is_at_least((4, 0)):
         return types.StringType(name.rpartition(" ")[2])
     if type(kind).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():
         return type(kind)(int(digits))  # type: ignore[call-arg]  # a class of Spark 4.1
@@ -98,8 +98,6 @@ def _restore(spark_field: StructField, field: pa.Field) -> StructField:
     value = (field.metadata or {}).get(SPARK_METADATA)
     kind = map_fields(spark_field.dataType, field.type, _restore)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
-        if isinstance(kind, types.StringType):
-            require_feature("a column with a collation", f"column {field.name!r}")
         kind = _parse_type_name(name.decode(), kind)
     return types.StructField(spark_field.name, kind, spark_field.nullable, json.loads(value) if value else {})
 

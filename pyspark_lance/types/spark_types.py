@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
 from pyspark_lance.lazy import DataType, StructField, StructType, types
-from pyspark_lance.releases import require_feature
+from pyspark_lance.releases import WITHOUT_COLUMN, require_feature
 from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, describe_type, from_arrow, to_arrow
 
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -297,7 +297,7 @@ def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
 
 def _decimal_view(kind: pa.DataType, path: str) -> pa.DataType:
     if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
-        raise UnsupportedError(f"column {path!r}: Spark has no {kind}")
+        raise UnsupportedError(f"column {path!r}: Spark has no {kind}; {WITHOUT_COLUMN}")
     return pa.decimal128(kind.precision, kind.scale)
 
 
@@ -309,12 +309,14 @@ def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
         return pa.map_(spark_view(kind.key_type, f"{path}.key"), spark_view(kind.item_type, f"{path}.value"))
     if types.is_struct(kind):
         return pa.struct([_view_field(child, f"{path}.{child.name}") for child in kind])
-    raise UnsupportedError(f"column {path!r}: Spark has no {kind}")
+    raise UnsupportedError(f"column {path!r}: Spark has no {kind}; {WITHOUT_COLUMN}")
 
 
 def _view_field(field: pa.Field, path: str) -> pa.Field:
     """A stored field as Spark sees it, with its metadata in the key that holds Spark's metadata."""
-    field_metadata = field.metadata or {}
+    field_metadata, kind = field.metadata or {}, spark_view(field.type, path)
+    if SPARK_TYPE in field_metadata and pa.types.is_string(kind):
+        require_feature("a column with a collation", f"column {path!r}")
     metadata: dict[str, Any] = {}
     for key, value in field_metadata.items():
         if not key.startswith((b"ARROW:", b"SPARK::")) and key != SPARK_TYPE:
@@ -324,7 +326,7 @@ def _view_field(field: pa.Field, path: str) -> pa.Field:
     everything = (
         {**field_metadata, SPARK_METADATA: json.dumps(metadata).encode()} if metadata else field_metadata or None
     )
-    return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=everything)
+    return pa.field(field.name, kind, nullable=True, metadata=everything)
 
 
 def spark_schema(stored: pa.Schema) -> StructType:

@@ -1,14 +1,18 @@
 """Each release of Spark has what the table of `docs/spark.md` says; the rest is rejected by name and release."""
 
+import contextlib
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, UnsupportedError
 from pyspark_lance import releases
 from pyspark_lance.releases import FEATURES, LOWEST, is_at_least, require_feature
+from pyspark_lance.types.spark_types import spark_schema
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,17 +66,87 @@ def test_every_other_name_is_there_from_the_lowest_release_on(monkeypatch, name)
         assert getattr(pyspark_lance, name) is not None
 
 
+COLLATED = pa.field("c", pa.string(), metadata={"spark.type": "string collate UTF8_LCASE"})
+
+
 def test_columns_of_types_that_a_release_lacks_are_rejected(monkeypatch):
-    import pyarrow as pa
-
-    from pyspark_lance.types.spark_types import spark_schema
-
     have(monkeypatch, "3.5.9")
     with pytest.raises(UnsupportedError, match=r"column 'at': a column of TIME needs Spark 4\.1 or newer"):
         spark_schema(pa.schema([("at", pa.time64("us"))]))
-    collated = pa.field("s", pa.string(), metadata={"spark.type": "string collate UTF8_LCASE"})
-    with pytest.raises(UnsupportedError, match=r"column 's': a column with a collation needs Spark 4\.0 or newer"):
-        spark_schema(pa.schema([pa.field("in", pa.struct([collated]))]))
+    for field, path in [
+        (COLLATED, "c"),
+        (pa.field("s", pa.struct([COLLATED])), "s.c"),
+        (pa.field("l", pa.list_(pa.struct([pa.field("s", pa.struct([COLLATED]))]))), "l[].s.c"),
+        (pa.field("m", pa.map_(pa.string(), pa.struct([COLLATED]))), "m.value.c"),
+    ]:
+        message = f"^column '{re.escape(path)}': a column with a collation needs Spark 4.0 or newer"
+        with pytest.raises(UnsupportedError, match=message):
+            spark_schema(pa.schema([field]))
+
+
+@pytest.mark.parametrize(
+    ("declared", "release", "word"),
+    [
+        ("TIME", (4, 1), "TIME"),
+        ("MAP<STRING, time(3)>", (4, 1), "TIME"),
+        ("STRING COLLATE UTF8_LCASE", (4, 0), "COLLATE"),
+        ("STRUCT<time: STRING collate UNICODE>", (4, 0), "COLLATE"),
+        ("ARRAY<VARIANT>", (4, 0), "VARIANT"),
+    ],
+)
+def test_declared_types(spark, tmp_path, declared, release, word):
+    pyspark_lance.register_catalog(spark, "lake", str(tmp_path))
+    statement = f"CREATE TABLE lake.t (id INT, c {declared})"
+    if is_at_least(release):
+        with contextlib.suppress(UnsupportedError):  # a collation of items
+            pyspark_lance.sql(spark, statement)
+        return
+    expected = rf"line 1, column 32: column 'c': {word} needs Spark 4\.{release[1]} .*; declare it as (.*)\. Nothing"
+    with pytest.raises(UnsupportedError, match=expected) as raised:
+        pyspark_lance.sql(spark, statement)
+    remedy = re.search(expected, str(raised.value))[1]
+    pyspark_lance.sql(spark, f"CREATE TABLE lake.t (id INT, c {remedy})")
+
+
+@pytest.mark.parametrize("declared", ["CHAR(5)", "VARCHAR(5)", "ARRAY<CHARACTER(3)>", "STRUCT<a: VARCHAR(3)>"])
+def test_declared_lengths(spark, tmp_path, declared):
+    pyspark_lance.register_catalog(spark, "lake", str(tmp_path))
+    with pytest.raises(UnsupportedError, match=f"{re.escape(declared)} has one: declare it as STRING"):
+        pyspark_lance.sql(spark, f"CREATE TABLE lake.t (c {declared})")
+
+
+@pytest.mark.parametrize("kind", [pa.time64("us"), pa.decimal256(50, 2), "collation"], ids=str)
+def test_a_table_with_a_column_that_spark_lacks(spark, uri, kind):
+    field = pa.field("c", kind) if kind != "collation" else COLLATED
+    rows = pa.table(
+        [[1, 2, 3], [0, 0, 0], pa.nulls(3, field.type)], pa.schema([("id", "int64"), ("x", "int64"), field])
+    )
+    dataset = lance_core.write_dataset(rows, uri)
+    try:
+        spark_schema(rows.schema)
+    except UnsupportedError as error:
+        message = str(error)
+    else:
+        assert pyspark_lance.read(spark, uri).count() == 3
+        return
+    assert "read the other columns by columns=, and change the table by lance_core" in message
+    source = spark.createDataFrame([(2, 20)], "id long, x long")
+    for call in (
+        lambda: pyspark_lance.read(spark, uri),
+        lambda: pyspark_lance.delete(uri, "id = 9"),
+        lambda: pyspark_lance.update(uri, {"x": "1"}),
+        lambda: pyspark_lance.merge(source, uri, on="id"),
+    ):
+        with pytest.raises(UnsupportedError, match=re.escape(message.splitlines()[0])):
+            call()
+    assert lance_core.dataset(uri).version == 1
+    dataset.delete("id = 1")
+    dataset.update({"x": "7"}, "id = 2")
+    dataset.merge_insert("id").when_matched_update_all().execute(pa.table({"id": [3], "x": [9], "c": rows["c"][:1]}))
+    read = pyspark_lance.read(spark, uri, columns=["id", "x"], filter="c IS NULL")
+    assert sorted(map(tuple, read.collect())) == [(2, 7), (3, 9)]
+    pyspark_lance.write(source, uri, schema_mode="add_columns")
+    assert lance_core.dataset(uri).to_table()["c"].null_count == 3
 
 
 def test_streams_to_a_table_need_spark_4_1(monkeypatch, tmp_path):
@@ -96,7 +170,7 @@ def table_of_features():
     rows = [(everything, LOWEST, ""), *((f"`{name}`" if "(" in name else name, *FEATURES[name]) for name in FEATURES)]
     for name, lowest, remedy in rows:
         cells = ["yes" if release >= lowest else "no" for release in names]
-        shown = re.sub(r"pyspark_lance\.\w+|foreachBatch", r"`\g<0>`", remedy)
+        shown = re.sub(r"pyspark_lance\.\w+|lance_core|foreachBatch|columns=", r"`\g<0>`", remedy)
         lines.append(f"| {name} | {' | '.join(cells)} | {shown} |")
     return "\n".join(lines)
 

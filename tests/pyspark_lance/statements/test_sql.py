@@ -413,6 +413,13 @@ def test_columns_that_no_insert_can_partition_by_are_rejected(sql, lake, kind):
         assert sql("SHOW TABLES IN lake.a LIKE 'q'") == []
 
 
+def test_a_type_that_a_column_cannot_get_is_named_as_a_whole(sql, table):
+    with pytest.raises(
+        SchemaError, match=r"to map<string, int32>: ADD COLUMN of the new type, UPDATE lake\.nyc\.t SET"
+    ):
+        sql("ALTER TABLE lake.nyc.t ALTER COLUMN id TYPE MAP<STRING, INT>")
+
+
 def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance):
     sql("CREATE TABLE lake.a.p PARTITIONED BY (day) AS SELECT id, cast(id AS int) AS day FROM range(3)")
     lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})
