@@ -68,6 +68,14 @@ _DEFAULT_RETRIES: Final = 5
 _EXTRAS: Final = {"gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "s3": "s3"}
 """The extra of this package that serves each scheme."""
 
+_OF_AZURE: Final = "az://container/path or abfss://container@account.dfs.core.windows.net/path"
+PLACES: Final = {
+    "gs": "gs://bucket/path",
+    "s3": "s3://bucket/path",
+    **dict.fromkeys(("az", "abfs", "abfss"), _OF_AZURE),
+}
+"""How the URIs of each scheme are written."""
+
 _PREFIXES: Final = {"gcs": "google_", "azure": "azure_", "s3": "aws_"}
 """How the options and environment variables of each service begin."""
 
@@ -334,6 +342,7 @@ _REASONS: Final = {
 """What went wrong, by a word of the library's error."""
 
 _STATUS: Final = re.compile(r"status code: ([1-5]\d\d)")
+_NO_PLACE: Final = re.compile(r"UrlNotRecognised|\A(empty host|invalid (domain|international|port))")
 _NO_BUCKET: Final = re.compile(r"<Code>(ContainerNotFound|NoSuchBucket)</Code>")
 
 
@@ -359,6 +368,12 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
     try:
         return open_url(bucket, config=config, client_options=client_options, retry_config=retries)
     except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold values
+        if _NO_PLACE.search(str(error)):
+            place = PLACES[bucket.partition("://")[0]]
+            raise InvalidInputError(
+                f"{bucket} names no bucket or container: write {place}; another server than the usual one is "
+                "named by a storage option (azure_storage_endpoint, google_base_url, aws_endpoint)"
+            ) from None
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
         problem = f"the storage option {unknown[1]!r} is not known" if unknown else _explain(str(error))
         raise InvalidInputError(

@@ -27,6 +27,7 @@ from lance_core.store.base import (
     check_prefix,
     count_read,
 )
+from lance_core.store.cloud import PLACES
 from lance_core.store.coalesce import merge_ranges, split_merged
 from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
@@ -109,12 +110,14 @@ class FsspecStore(SingleDeletes, UnreportedRemains, LinklessStore):
     def open_writer(self, key: str, *, durable: bool = True) -> FsspecWriter:
         """Start an object that appears when closed."""
         del durable
+        self._check_no_web_address()
         path = self._full_path(key)
         with _errors(f"{self.root}/{key}"):
             return FsspecWriter(self._files.open(path, "wb"), f"{self.root}/{key}")
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys; fsspec always lists a whole folder."""
+        self._check_no_web_address()
         folder = check_prefix(prefix).rpartition("/")[0]
         base = self._files._strip_protocol(self._place).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
         with _errors(f"{self.root}/{prefix}"):
@@ -122,6 +125,16 @@ class FsspecStore(SingleDeletes, UnreportedRemains, LinklessStore):
         metas = sorted((_meta(path.removeprefix(base), info) for path, info in infos.items()), key=lambda m: m.key)
         listed_metas = [m for m in metas if m.key.startswith(prefix) and (start_after is None or m.key > start_after)]
         yield from listed_metas[:limit]
+
+    def _check_no_web_address(self) -> None:
+        """Single files can be read at web addresses, blobs for one; tables need lists of files.
+
+        Raises:
+            InvalidInputError: The scheme is that of the web.
+        """
+        if self._scheme in ("http", "https"):
+            places = ", ".join(sorted(set(PLACES.values())))
+            raise InvalidInputError(f"{self.root}: a table has no web address: write {places}")
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 from lance_core.arguments import checked
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.store.base import ObjectStore, escaped_path, unescaped_path
-from lance_core.store.cloud import CloudStore
+from lance_core.store.cloud import PLACES, CloudStore
 from lance_core.store.dynamodb import DynamoDbTable
 from lance_core.store.external import ExternallyCommittedStore, SqliteTable
 from lance_core.store.fsspec import FsspecStore
@@ -166,7 +166,8 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
 
     Raises:
         InvalidInputError: The URI carries user information or a query, which can hold credentials, and URIs are
-            written into manifests; or its escapes are no UTF-8, or name a control character.
+            written into manifests; or its escapes are no UTF-8, or name a control character; or it names no bucket,
+            or is spelled as by other programs (`_OTHER_NAMES`).
 
     Examples:
         >>> lance.canonical_uri("s3a://lake//flights.lance/")
@@ -183,7 +184,12 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
         path = unquote(rest)
         _check_characters(path)
         return os.path.abspath("/" + path.removeprefix("localhost").lstrip("/"))
+    if scheme in _OTHER_NAMES:
+        raise InvalidInputError(f"there are no {scheme} URIs here: write {_OTHER_NAMES[scheme]}")
     host = rest.partition("/")[0]
+    place = PLACES.get(_SPELLINGS.get(scheme, scheme).removesuffix("+ddb"))
+    if not host and place is not None:
+        raise InvalidInputError(f"a {scheme} URI must name a bucket or container: write {place}")
     if "@" in host and scheme not in _CONTAINER_SCHEMES:
         raise InvalidInputError(f"a {scheme} URI must not hold user information; pass storage_options")
     query = ""
@@ -289,6 +295,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 _SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("wasb", "wasbs", "adls", "azure"), PLACES["az"]),
+    "r2": f"{PLACES['s3']}, with the storage option aws_endpoint",
+    "onelake": "abfss://workspace@onelake.dfs.fabric.microsoft.com/path",
+}
+"""By schemes of other programs, how the place is written."""
 
 # Hadoop's and Spark's spelling of a URI without a host. A single letter is a drive.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

@@ -1,8 +1,10 @@
 """Azure Blob Storage, at Azurite, and Google Cloud Storage, at fake-gcs-server."""
 
+import functools
 import http.server
 import multiprocessing
 import pickle
+import re
 
 import lance
 import pyarrow as pa
@@ -19,6 +21,7 @@ from lance_core.errors import (
 )
 from lance_core.store import conditions, open_store
 from lance_core.store.cloud import CloudStore
+from lance_core.store.resolve import open_object
 from lance_core.testing import StoreConformance, race
 from tests.azure_server import ACCOUNT, KEY
 from tests.support.http_servers import serving
@@ -159,6 +162,50 @@ def test_wrong_options_are_named_before_a_request(options, message, monkeypatch)
     account = {"azure_storage_account_name": "somebody"} if options else {}
     with pytest.raises(InvalidInputError, match=message):
         open_store("az://box/t", {**account, **options})
+
+
+AZURE = "az://container/path or abfss://container@account.dfs.core.windows.net/path"
+
+
+@pytest.mark.parametrize(
+    ("uri", "remedy"),
+    [
+        ("wasb://c@a.blob.core.windows.net/t", AZURE),
+        ("WASBS://c@a.blob.core.windows.net/t", AZURE),
+        ("wasbs:/c/t", AZURE),
+        ("azure://c/t", AZURE),
+        ("adls://c/t", AZURE),
+        ("r2://b/t", "s3://bucket/path, with the storage option aws_endpoint"),
+        ("onelake://w/t", "abfss://workspace@onelake.dfs.fabric.microsoft.com/path"),
+        ("az:///t", AZURE),
+        ("abfss:///t", AZURE),
+        ("az://a.blob.core.windows.net/c/t", AZURE),
+        ("abfss://a.dfs.core.windows.net/t", AZURE),
+        ("abfss://@a.dfs.core.windows.net/t", AZURE),
+        ("abfss://c@/t", AZURE),
+        ("abfss://c@a/t", AZURE),
+        ("gs:///t", "gs://bucket/path"),
+        ("gcs:///t", "gs://bucket/path"),
+        ("gs://a b/t", "gs://bucket/path"),
+        ("s3a:///t", "s3://bucket/path"),
+        ("s3+ddb:///t?ddbTableName=T", "s3://bucket/path"),
+        ("https://a.blob.core.windows.net/c/t", AZURE),
+        ("http://storage.googleapis.com/b/t", "gs://bucket/path"),
+    ],
+)
+def test_names_that_no_place_has_say_how_it_is_written(uri, remedy):
+    options = {"azure_storage_account_name": "a", "azure_storage_account_key": "aGk="}
+    for verb in (lance_core.dataset, lambda *_, **more: lance_core.write_dataset(rows(1), uri, **more)):
+        with pytest.raises(InvalidInputError, match="write .*" + re.escape(remedy)):
+            verb(uri, storage_options=options)
+
+
+def test_a_file_at_a_web_address_can_be_read(tmp_path):
+    (tmp_path / "blob").write_bytes(b"bytes")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with serving(handler) as port:
+        store, key = open_object(f"http://127.0.0.1:{port}/blob", "/t", {"base_path_schemes": "http"}, {})
+        assert bytes(store.get(key)) == b"bytes"
 
 
 def test_options_of_other_services_are_left_out(cloud, root):
