@@ -45,6 +45,11 @@ Codes = npt.NDArray[np.int64]
 _ENTRIES_PER_ROW: Final = 4
 _ENTRIES_PER_KEY: Final = 64
 """A table from the smallest to the largest integer key has at most this many entries for each row or each key."""
+_HASHES_PER_KEY: Final = 16
+"""Possible hashes for each key, so that one in 16 other values is looked for among the keys."""
+_MOST_HASH_BITS: Final = 24
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio."""
 
 
 class KeyIndex:
@@ -63,11 +68,11 @@ class KeyIndex:
     def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
         self._columns = list(columns)
         self._values = [_unique_values(table.column(name)) for name in self._columns]
+        self._indices = [_ValueIndex(values) for values in self._values]
         self._pairs: list[Codes] = []
-        self._table: _LookupTable | None = None
-        codes = _find_codes(table.column(self._columns[0]), self._values[0])
-        for name, values in zip(self._columns[1:], self._values[1:], strict=True):
-            pairs = _pair_codes(codes, _find_codes(table.column(name), values), len(values))
+        codes = self._indices[0].look_up(table.column(self._columns[0]))
+        for name, index in zip(self._columns[1:], self._indices[1:], strict=True):
+            pairs = _pair_codes(codes, index.look_up(table.column(name)), len(index.values))
             self._pairs.append(np.unique(pairs[pairs >= 0]))
             codes = find_positions(self._pairs[-1], pairs)
         self.codes = codes
@@ -96,66 +101,116 @@ class KeyIndex:
 
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
         """The ascending numbers of another table's rows whose keys are in the index, and the numbers of these keys."""
-        first = table.column(self._columns[0])
-        lookup = self._build_lookup_table(first)
-        if lookup is not None:
-            numbers = lookup.look_up(first)
-            rows = np.flatnonzero(numbers >= 0)
-            return rows, numbers[rows].astype(np.int64)
-        positions = _find_positions(first, self._values[0])
-        if len(self._columns) == 1:
-            rows = np.flatnonzero(pc.is_valid(positions).to_numpy())
-            return rows, positions.drop_null().to_numpy().astype(np.int64)
-        codes = _as_codes(positions)
-        for name, values, pairs in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
-            codes = find_positions(pairs, _pair_codes(codes, _find_codes(table.column(name), values), len(values)))
+        codes = self._indices[0].look_up(table.column(self._columns[0]))
+        for name, index, pairs in zip(self._columns[1:], self._indices[1:], self._pairs, strict=True):
+            codes = find_positions(pairs, _pair_codes(codes, index.look_up(table.column(name)), len(index.values)))
         rows = np.flatnonzero(codes >= 0)
         return rows, codes[rows]
 
-    def _build_lookup_table(self, column: pa.ChunkedArray) -> _LookupTable | None:
-        """The table in which the values of a column are looked up; None if they are not integers, or far apart."""
-        keys = self._values[0]
-        if len(self._columns) > 1 or not pa.types.is_integer(column.type) or column.type != keys.type:
-            return None
-        if column.null_count or not len(keys) or len(keys) >= np.iinfo(np.int32).max:
-            return None
-        if self._table is None:
-            if _span(keys) >= max(len(column) * _ENTRIES_PER_ROW, len(keys) * _ENTRIES_PER_KEY):
-                return None
-            self._table = _LookupTable(keys)
-        return self._table
+
+class _ValueIndex:
+    """The numbers of distinct values, which are looked up without hashing all of them again for each column.
+
+    Args:
+        values: The values, without nulls.
+    """
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+        self._integers = _to_integers(values) if 0 < len(values) < np.iinfo(np.int32).max else None
+        self._lookup: _LookupTable | _SortedIntegers | None = None
+
+    def look_up(self, column: pa.ChunkedArray) -> Codes:
+        """The number of each value of a column; -1 for nulls, and for other values."""
+        codes: Codes
+        rows = None if self._integers is None or column.type != self.values.type else _to_integers(column)
+        if self._integers is None or rows is None:
+            positions = pc.index_in(_as_comparable(column), value_set=self.values, skip_nulls=True)
+            codes = pc.fill_null(positions, -1).to_numpy().astype(np.int64)
+            return codes
+        lookup = self._lookup
+        if not isinstance(lookup, _LookupTable) and _is_dense(self._integers, len(rows)):
+            self._lookup = lookup = _LookupTable(self._integers)
+        elif lookup is None:
+            self._lookup = lookup = _SortedIntegers(self._integers)
+        codes = lookup.look_up(rows)
+        if column.null_count:
+            codes[np.asarray(column.is_null())] = -1
+        return codes
+
+
+def _to_integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.integer[Any]] | None:
+    """The values of integers, dates and times, with any value for nulls; None for those of other types."""
+    kind = values.type
+    is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+    if not is_time and not pa.types.is_integer(kind):
+        return None
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if is_time else values
+    integers: npt.NDArray[np.integer[Any]] = values.fill_null(0).to_numpy()
+    return integers
+
+
+def _is_dense(keys: npt.NDArray[np.integer[Any]], num_rows: int) -> bool:
+    """Whether a table from the smallest to the largest key is small beside the keys, or the rows to look up."""
+    return int(keys.max()) - int(keys.min()) < max(num_rows * _ENTRIES_PER_ROW, len(keys) * _ENTRIES_PER_KEY)
 
 
 class _LookupTable:
     """The numbers of integer keys, in an array from the smallest to the largest key: a lookup does not hash the row.
 
     Args:
-        keys: The distinct keys, without nulls; at least one.
+        keys: The distinct keys; at least one.
     """
 
-    def __init__(self, keys: pa.Array) -> None:
-        values = keys.to_numpy()
-        self._word = np.dtype(f"u{values.dtype.itemsize}")
+    def __init__(self, keys: npt.NDArray[np.integer[Any]]) -> None:
+        self._word = np.dtype(f"u{keys.dtype.itemsize}")
         # Differences of unsigned words wrap around, so values below the smallest are beyond the table, too.
-        self._first = np.array(values.min(), values.dtype).view(self._word)
-        self._numbers = np.full(_span(keys) + 2, -1, np.int32)
-        self._numbers[values.view(self._word) - self._first] = np.arange(len(values), dtype=np.int32)
+        self._first = np.array(keys.min(), keys.dtype).view(self._word)
+        self._numbers = np.full(int(keys.max()) - int(keys.min()) + 2, -1, np.int32)
+        self._numbers[keys.view(self._word) - self._first] = np.arange(len(keys), dtype=np.int32)
 
-    def look_up(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        """The number of the key that equals each value of a column without nulls; -1 for values that are no key."""
-        rows = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        places = rows.to_numpy().view(self._word) - self._first
+    def look_up(self, rows: npt.NDArray[np.integer[Any]]) -> Codes:
+        """The number of the key that equals each value; -1 for values that are no key."""
+        places = rows.view(self._word) - self._first
         last = len(self._numbers) - 1
         if last < np.iinfo(self._word).max:
             np.minimum(places, self._word.type(last), out=places)
         wide = places.view(np.int64) if self._word.itemsize == 8 else places
-        numbers: npt.NDArray[np.int32] = self._numbers.take(wide, mode="clip")
+        numbers: Codes = self._numbers.take(wide, mode="clip").astype(np.int64)
         return numbers
 
 
-def _span(integers: pa.Array) -> int:
-    bounds = pc.min_max(integers)
-    return int(bounds["max"].as_py() - bounds["min"].as_py())
+class _SortedIntegers:
+    """The numbers of integer keys in ascending order; most rows that have no key are told by a hash of their value.
+
+    Args:
+        keys: The distinct keys; at least one.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.integer[Any]]) -> None:
+        self._order = np.argsort(keys)
+        self._keys = keys[self._order]
+        bits = min(max((len(keys) * _HASHES_PER_KEY).bit_length(), 10), _MOST_HASH_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._has_hash = np.zeros(1 << bits, np.bool_)
+        self._has_hash[self._hash(keys)] = True
+
+    def look_up(self, rows: npt.NDArray[np.integer[Any]]) -> Codes:
+        """The number of the key that equals each value; -1 for values that are no key."""
+        possible = np.flatnonzero(self._has_hash.take(self._hash(rows), mode="clip"))
+        positions = find_positions(self._keys, rows[possible])
+        is_key = positions >= 0
+        codes = np.full(len(rows), -1, np.int64)
+        codes[possible[is_key]] = self._order[positions[is_key]]
+        return codes
+
+    def _hash(self, values: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+        # Fibonacci hashing: the upper bits of a product (Knuth, The Art of Computer Programming, section 6.4).
+        hashes = values.astype(np.int64, copy=False).view(np.uint64) * _GOLDEN
+        hashes >>= self._shift
+        return hashes.view(np.int64)
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
@@ -219,20 +274,6 @@ def _unique_values(column: pa.ChunkedArray) -> pa.Array:
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedError(f"a key of type {column.type} is not supported") from error
     return unique.drop_null()
-
-
-def _find_positions(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    """The position of each value of a column in an array; null if the value is not in the array."""
-    return pc.index_in(_as_comparable(column), value_set=values, skip_nulls=True)
-
-
-def _as_codes(values: pa.ChunkedArray) -> Codes:
-    codes: Codes = pc.fill_null(values, -1).to_numpy().astype(np.int64)
-    return codes
-
-
-def _find_codes(column: pa.ChunkedArray, values: pa.Array) -> Codes:
-    return _as_codes(_find_positions(column, values))
 
 
 def _as_comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -54,3 +54,47 @@ def test_integers_near_each_other_and_far_apart(name: str, place: str) -> None:
 )
 def test_nulls_and_nothing(rows: list[int | None], keys: list[int | None]) -> None:
     check(pa.table({"key": pa.array(rows, pa.int64())}), pa.table({"key": pa.array(keys, pa.int64())}))
+
+
+TIMES = (
+    pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.duration("ms"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*TIMES, pa.string(), pa.int64(), pa.float64(), pa.decimal128(38, 2)], ids=str)
+@pytest.mark.parametrize("step", [1, 997], ids=["dense", "sparse"])
+def test_keys_of_other_types_with_nulls(kind: pa.DataType, step: int) -> None:
+    random = np.random.default_rng(11)
+    day = 86_400_000 if kind == pa.date64() else 1
+
+    def draw(most: int, number: int) -> pa.ChunkedArray:
+        numbers = pa.array(random.integers(0, most, number) * step * day, mask=random.random(number) < 0.1)
+        numbers = numbers.cast(pa.int32()) if kind in (pa.date32(), pa.time32("s")) else numbers
+        cast = numbers.view(kind) if kind in TIMES else numbers.cast(kind)
+        return pa.chunked_array([cast.slice(0, number // 3), cast.slice(number // 3)])
+
+    check(pa.table({"key": draw(80, 1000)}), pa.table({"key": draw(60, 25).unique()}))
+
+
+@pytest.mark.parametrize("number", [3, 1000, 50_000])
+def test_random_words(number: int) -> None:
+    """Most rows have no key, and are told by their hashes."""
+    random = np.random.default_rng(number)
+    bounds = np.iinfo(np.int64)
+    keys = np.unique(random.integers(bounds.min, bounds.max, number, endpoint=True))
+    random.shuffle(keys)
+    rows = random.integers(bounds.min, bounds.max, 100_000, endpoint=True)
+    rows[::7] = random.choice(keys, len(rows[::7]))
+    rows[:2] = bounds.min, bounds.max
+    check(pa.table({"key": rows}), pa.table({"key": keys}))
+
+
+def test_keys_of_two_columns() -> None:
+    random = np.random.default_rng(5)
+    source = pa.table({"a": random.integers(0, 9, 40) * 10**9, "b": [f"b{i}" for i in random.integers(0, 5, 40)]})
+    rows = pa.table({"a": random.integers(0, 9, 400) * 10**9, "b": [f"b{i}" for i in random.integers(0, 7, 400)]})
+    keys = [tuple(row.values()) for row in source.to_pylist()]
+    offsets, numbers = KeyIndex(source, ["a", "b"]).look_up(rows)
+    assert offsets.tolist() == [i for i, row in enumerate(rows.to_pylist()) if tuple(row.values()) in keys]
+    first = KeyIndex(source, ["a", "b"]).first[numbers]
+    assert source.take(pa.array(first)).to_pylist() == rows.take(pa.array(offsets)).to_pylist()
