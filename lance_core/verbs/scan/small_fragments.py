@@ -132,30 +132,53 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
 
 
 def coalesced_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """Yield scans and their rows in their order; if the rows are few, they are already read.
+    """Yield scans and their rows in their order; where the rows are few and small, they are already read.
 
     Args:
         parts: Scans of the same snapshot with the same options, without a filter, and physical rows of each fragment.
     """
-    for start in range(0, len(parts), MOST_FILES):
-        yield from _with_rows(parts[start : start + MOST_FILES])
+    for group in in_order(_with_rows, _group_rows(parts)):
+        yield from group
 
 
-def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """The rows that `coalesced_rows` returns, of one or more fragments."""
+def _group_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[list[tuple[FragmentScan, Rows]]]:
+    """Yield parts in groups whose rows are read together, as many groups as there are threads or more."""
+    row_bytes = _row_bytes(parts[0][0].first_columns) if parts else 0
+    most_files = min(MOST_FILES, max(FEWEST, -(-len(parts) // num_threads())))
+    waiting: list[tuple[FragmentScan, Rows]] = []
+    num_rows, num_bytes = 0, 0
+    for scan, rows in parts:
+        stored = sum(file.file_size_bytes for file in scan.fragment.files)
+        size = len(rows) * (row_bytes or stored // max(scan.fragment.physical_rows, 1))
+        num_rows, num_bytes = num_rows + len(rows), num_bytes + size
+        is_full = len(waiting) == most_files or num_rows > SMALL_FILE_ROWS or num_bytes > MOST_BYTES // num_threads()
+        if waiting and is_full:
+            yield waiting
+            waiting, num_rows, num_bytes = [], len(rows), size
+        waiting.append((scan, rows))
+    if waiting:
+        yield waiting
+
+
+def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Sequence[tuple[FragmentScan, Rows]]:
+    """Parts with their rows, which are read together if there are several parts and their files can be joined."""
     scans, chosen = [scan for scan, _ in parts], [rows for _, rows in parts]
     batch = None
-    if len(scans) > 1 and sum(map(len, chosen)) <= SMALL_FILE_ROWS:
+    if len(scans) > 1:
         is_joined = _can_join(scans[0], None) and all(_can_join(scan, scans[0]) for scan in scans)
         batch = _read_rows(scans, scans[0].first_columns, chosen) if is_joined else None
     if batch is None:
-        yield from parts
-        return
-    position = 0
-    for scan, rows in parts:
-        read_rows = ReadRows(schema=scan.first_columns, rows=rows, batch=batch.slice(position, len(rows)))
-        yield replace(scan, read_rows=read_rows), rows
-        position += len(rows)
+        return parts
+    starts = accumulate(map(len, chosen), initial=0)
+    return [
+        (
+            replace(
+                scan, read_rows=ReadRows(schema=scan.first_columns, rows=rows, batch=batch.slice(start, len(rows)))
+            ),
+            rows,
+        )
+        for start, (scan, rows) in zip(starts, parts, strict=False)
+    ]
 
 
 def _estimate_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
