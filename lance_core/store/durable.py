@@ -85,7 +85,10 @@ _pool = SharedPool(SYNCED_AT_A_TIME, "lance-sync")
 
 
 class PendingWrites:
-    """Writes that are made durable in the background, while the record that refers to them is computed."""
+    """Writes that are made durable in the background, while the record that refers to them is computed.
+
+    Threads that write files at once share one instance.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Future[object]] = deque()
@@ -112,17 +115,21 @@ class PendingWrites:
         """
         while len(self._waiting) > most:
             try:
-                self._waiting[0].result()
+                write = self._waiting.popleft()
+            except IndexError:
+                return  # another thread waits for the last ones
+            try:
+                write.result()
             except BaseException:
-                self.stop()  # waits for the failed write too: it may still run, if this thread was interrupted
+                self._waiting.appendleft(write)  # it may still run, if this thread was interrupted
+                self.stop()
                 raise
-            self._waiting.popleft()
 
     def stop(self) -> None:
         """Wait for all writes and ignore their errors: nothing will refer to them."""
-        while self._waiting:
-            self._waiting[0].exception()
-            self._waiting.popleft()
+        for write in tuple(self._waiting):
+            write.exception()
+        self._waiting.clear()
 
 
 def make_durable(store: ObjectStore, keys: Sequence[str], pending: PendingWrites | None = None) -> None:

@@ -23,7 +23,7 @@ from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
-from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
+from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_at_once, write_column_file
 from lance_core.verbs.files.conform import check_blobs, check_column_name
 from lance_core.verbs.files.null_rows import check_null_is_stored
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -216,18 +216,20 @@ def commit_made(snapshot: Snapshot, maker: ColumnMaker, batch_size: int | None =
     """Write a maker's columns for all fragments, or take them from its checkpoint, and commit them."""
     schema, columns = with_new_columns(snapshot.manifest, maker.makes)
     with collecting_files(snapshot) as files:
-        fragments = []
-        for fragment in snapshot.manifest.fragments:
+
+        def make(fragment: Fragment) -> Fragment:
             kept_file = _find_kept_file(snapshot, fragment, maker, columns, batch_size)
             if kept_file is not None:
-                fragments.append(with_column_file(fragment, kept_file))
-                continue
+                return with_column_file(fragment, kept_file)
             # Files that a checkpoint refers to must outlive a failure of this run.
             fragment_files = files if maker.cache is None else UncommittedFiles(snapshot)
             record = made_fragment(snapshot, fragment, maker, columns, batch_size, fragment_files)
             if maker.cache is not None:
                 maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(record).to_json()))
-            fragments.append(record)
+            return record
+
+        everything = snapshot.manifest.fragments
+        fragments = list(write_at_once(make, everything, snapshot.store) if maker.is_pure else map(make, everything))
         maker.finish()
         return commit_merge(
             files, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)

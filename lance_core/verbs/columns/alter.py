@@ -35,7 +35,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.add import commit_merge
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import collecting_files
-from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_column_file
+from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_at_once, write_column_file
 from lance_core.verbs.files.conform import check_column_name
 
 Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
@@ -276,12 +276,14 @@ def _cast(
     read = snapshot.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
     with collecting_files(snapshot) as files:
-        fragments = []
-        for fragment in snapshot.manifest.fragments:
+
+        def write(fragment: Fragment) -> Fragment:
             tables = _cast_rows(snapshot, fragment, read, written, convert)
             file = write_column_file(snapshot, fragment, written, tables, files)
             # The fragment drops files that held only cast columns.
-            fragments.append(replace_columns(fragment, file).without_dead_files(live))
+            return replace_columns(fragment, file).without_dead_files(live)
+
+        fragments = list(write_at_once(write, snapshot.manifest.fragments, snapshot.store))
         return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
 

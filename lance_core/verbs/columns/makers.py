@@ -41,6 +41,7 @@ class ColumnMaker(Protocol):
         reads: Columns of the dataset that the maker needs; may include `_rowid` and `_rowaddr`.
         makes: Schema of the columns that the maker makes.
         cache: The checkpoint in which results are kept; None if they are not kept.
+        is_pure: Whether the columns of several fragments may be made at once, in any order.
     """
 
     @property
@@ -49,6 +50,8 @@ class ColumnMaker(Protocol):
     def makes(self) -> pa.Schema: ...  # noqa: D102 - attributes, described by the class
     @property
     def cache(self) -> BatchUDFCheckpoint | None: ...  # noqa: D102 - attributes, described by the class
+    @property
+    def is_pure(self) -> bool: ...  # noqa: D102 - attributes, described by the class
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """The new columns for a batch of rows."""
@@ -61,6 +64,7 @@ class _Expressions:
     """Columns computed by expressions."""
 
     cache = None
+    is_pure = True
 
     def __init__(self, expressions: Mapping[str, str | pc.Expression], schema: pa.Schema) -> None:
         self._expressions = {name: to_expression(value, schema) for name, value in expressions.items()}
@@ -86,6 +90,8 @@ class _Expressions:
 
 class _Function:
     """Columns that a function returns."""
+
+    is_pure = False
 
     def __init__(self, udf: BatchUDF, reads: Sequence[str], makes: pa.Schema) -> None:
         self._udf = udf
@@ -117,6 +123,7 @@ class _Stream:
     """Columns from a stream that has one row per live row of the dataset, in the same order."""
 
     cache = None
+    is_pure = False
     reads = (ROW_ADDRESS,)
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
@@ -161,6 +168,7 @@ class Joined:
     """
 
     cache = None
+    is_pure = True
 
     def __init__(self, table: pa.Table, left_on: str, right_on: str, kind: pa.DataType) -> None:
         if right_on not in table.column_names:

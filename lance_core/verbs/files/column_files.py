@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,11 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import FileVersion
+from lance_core.file.pool import in_order, num_threads
 from lance_core.file.writer import DataFileWriter
 from lance_core.row_addresses import make_row_addresses
 from lance_core.schema import Schema, typed_schema
-from lance_core.store import note_begun
+from lance_core.store import ObjectStore, note_begun
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import decode_row_ids_of
@@ -25,9 +26,10 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import check_dictionaries, conform
 from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, make_data_file_record
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID, with_types
-from lance_core.verbs.scan.read_fragment import count_file_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import count_file_rows, parallel_requests, read_fragment
 
 Mask = npt.NDArray[np.bool_]
+Item = TypeVar("Item")
 
 
 def live_batches(
@@ -157,6 +159,17 @@ def write_column_file(
     files.add_data_file(file)
     check_dictionaries(snapshot.manifest.schema, [replace(fragment, files=(file,))], snapshot.store)
     return file
+
+
+def write_at_once(work: Callable[[Item], Fragment], parts: Sequence[Item], store: ObjectStore) -> Iterator[Fragment]:
+    """Yield the fragments that `work` writes for some parts, in order; several are written at once.
+
+    Few parts are written one after the other, each by all threads.
+    """
+    requests = parallel_requests(store)
+    if not requests and len(parts) < 2 * num_threads():
+        return map(work, parts)
+    return in_order(work, parts, requests=requests)
 
 
 def _finish_file(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:

@@ -36,7 +36,7 @@ from lance_core.verbs.rows.merge_clauses import (
     primary_key,
     with_old_fields,
 )
-from lance_core.verbs.rows.removal import MovedRows, Removal, live_rows, matching_rows, parallel_requests, remove_rows
+from lance_core.verbs.rows.removal import MovedRows, Removal, live_rows, matching_rows, remove_rows
 from lance_core.verbs.rows.source_rows import KeyIndex, inserted_keys
 from lance_core.verbs.rows.write_mode import (
     WriteMode,
@@ -47,7 +47,7 @@ from lance_core.verbs.rows.write_mode import (
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.plan import parts_of, until_consistent
 from lance_core.verbs.scan.projection import described_columns
-from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.scan.read_fragment import parallel_requests, read_fragment
 
 Rows = npt.NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from lance_core.encoding.concatenate import has_narrow_dictionary
 from lance_core.file.pool import in_order
 from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
-from lance_core.store import ObjectStore, make_durable, put_durably
+from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
@@ -34,7 +34,13 @@ from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.read_fragment import count_file_rows, count_live, live_offsets, read_fragment
+from lance_core.verbs.scan.read_fragment import (
+    count_file_rows,
+    count_live,
+    live_offsets,
+    parallel_requests,
+    read_fragment,
+)
 from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced_rows, worked_on
 
 SCATTERED_SHARE: Final = 1 / 16
@@ -42,14 +48,6 @@ SCATTERED_SHARE: Final = 1 / 16
 
 RowsByFragment = dict[int, BitMap]
 """Offsets of rows by fragment id."""
-
-_PARALLEL_REQUESTS: Final = 8
-"""Fragments that are read in parallel from object storage, where each costs a round trip."""
-
-
-def parallel_requests(store: ObjectStore) -> int:
-    """How many fragments a verb reads in threads of its own; 0 where a read is no request to a server."""
-    return _PARALLEL_REQUESTS if store.put_is_a_request else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.expressions.arrow import columns_of
-from lance_core.verbs.files.column_files import patch_rows, replace_columns, write_column_file
+from lance_core.verbs.files.column_files import patch_rows, replace_columns, write_at_once, write_column_file
 from lance_core.verbs.rows.removal import MovedRows, each_matching, remove_rows, rows_of
 from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
@@ -139,14 +139,15 @@ def _rewrite_columns(
     def change_batch(old: pa.RecordBatch, _first: int, _last: int) -> pa.Table:
         return _change_rows(old, values, arrow)
 
-    updated, changed = [], {}
-    for fragment, bitmap in rows:
-        offsets = offsets_of(bitmap)
-        tables = patch_rows(base, fragment, columns, offsets, change_batch, reads=reads)
-        updated.append(replace_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
-        changed[fragment.id] = bitmap.serialize()
+    def write(part: tuple[Fragment, BitMap]) -> Fragment:
+        fragment, bitmap = part
+        tables = patch_rows(base, fragment, columns, offsets_of(bitmap), change_batch, reads=reads)
+        return replace_columns(fragment, write_column_file(base, fragment, columns, tables, files))
+
+    updated = tuple(write_at_once(write, rows, base.store))
+    changed = {fragment.id: bitmap.serialize() for fragment, bitmap in rows}
     return Update(
-        updated_fragments=tuple(updated),
+        updated_fragments=updated,
         fields_modified=tuple(node.id for node, _ in columns.walk()) if updated else (),
         update_mode=UpdateMode.REWRITE_COLUMNS,
         updated_fragment_offset_bitmaps=changed if base.manifest.uses_stable_row_ids else {},

@@ -16,6 +16,7 @@ from lance_core.encoding.structural.blob import describe_schema, gives_payloads
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
+from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.handle import Snapshot
@@ -32,6 +33,14 @@ LOCKSTEP_ROWS = 65_536
 
 _MAX_UNCHECKED_ROWS: Final = 1 << 26
 """A larger number of rows in the manifest is checked against a file."""
+
+_PARALLEL_REQUESTS: Final = 8
+"""Fragments that are read in parallel from object storage, where each costs a round trip."""
+
+
+def parallel_requests(store: ObjectStore) -> int:
+    """How many fragments a verb reads in threads of its own; 0 where a read is no request to a server."""
+    return _PARALLEL_REQUESTS if store.put_is_a_request else 0
 
 
 @dataclass(frozen=True, slots=True)

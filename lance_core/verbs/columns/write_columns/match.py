@@ -18,10 +18,10 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.rows.removal import live_rows, parallel_requests
+from lance_core.verbs.rows.removal import live_rows
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.scan.read_fragment import count_live
+from lance_core.verbs.scan.read_fragment import count_live, parallel_requests
 
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _SHOWN = 5

@@ -92,10 +92,15 @@ def test_changes_do_not_depend_on_the_number_of_threads(tmp_path, use_threads, r
         table.update({"text": "'new'"}, "double > 0.9 and group = 'g5'")
         table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
         table.add_columns({"sum": "double + id"})
+        table.update({"double": "double * 2"}, "id % 50 = 1", write_mode="rewrite_columns")
+        table.alter_columns({"path": "sum", "data_type": pa.float32()})
         table.create_scalar_index("double", "BTREE")
         table.create_scalar_index("group", "BITMAP")
         found = table.to_table(filter="double > 0.4 and double < 0.41").sort_by("id")
-        results.append((table.to_table(), found, table.count_rows("group = 'g4'"), len(table.get_fragments())))
+        numbers = np.random.default_rng(8).permutation(table.count_rows())[:900]
+        results.append((
+            table.to_table(), found, table.count_rows("group = 'g4'"), len(table.get_fragments()), table.take(numbers),
+        ))  # fmt: skip
         assert found.num_rows > 0
     for result in results[1:]:
         assert result == results[0]
@@ -115,6 +120,12 @@ def test_an_error_of_a_thread_is_that_of_one_thread_and_leaves_no_job(tmp_path, 
     assert len(errors) == 1
     assert len(table.get_fragments()) == len(lance_core.dataset(tmp_path / "t").get_fragments())
     assert not list((tmp_path / "t" / "_deletions").glob("*tmp*"))
+    files = sorted((tmp_path / "t" / "data").iterdir())
+    for threads in ("1", "2", "16"):
+        use_threads(threads)
+        with pytest.raises(InvalidInputError):
+            table.add_columns({"wrong": "id / (id - 2000)"})
+    assert sorted((tmp_path / "t" / "data").iterdir()) == files
 
 
 def test_one_file_occupies_all_threads(tmp_path, use_threads, monkeypatch):
