@@ -183,7 +183,7 @@ class _LookupTable:
 
 
 class _SortedIntegers:
-    """The numbers of integer keys in ascending order; most rows that have no key are told by a hash of their value.
+    """The numbers of integer keys in ascending order; hashes rule out most rows that have no key.
 
     Args:
         keys: The distinct keys; at least one.

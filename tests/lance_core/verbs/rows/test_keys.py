@@ -78,7 +78,7 @@ def test_keys_of_other_types_with_nulls(kind: pa.DataType, step: int) -> None:
 
 @pytest.mark.parametrize("number", [3, 1000, 50_000])
 def test_random_words(number: int) -> None:
-    """Most rows have no key, and are told by their hashes."""
+    """Hashes rule out most rows, which have no key."""
     random = np.random.default_rng(number)
     bounds = np.iinfo(np.int64)
     keys = np.unique(random.integers(bounds.min, bounds.max, number, endpoint=True))
