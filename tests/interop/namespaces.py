@@ -1,5 +1,6 @@
-"""pylance's directory namespace in tests: creates, declares and drops tables, and lists them."""
+"""pylance's directory namespace in tests: creates, declares and drops tables, and lists them; and as a service."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,3 +56,17 @@ class Namespace:
     def listed(self):
         table = lance_core.dataset(f"{self.root}/__manifest", storage_options=self.options or None)
         return {row["object_id"]: row["location"] for row in table.to_table().to_pylist()}
+
+
+@contextmanager
+def rest_service(root, **properties):
+    """The properties of a REST namespace, which pylance serves on loopback in front of the directory namespace of a root.
+
+    Args:
+        root: The root.
+        properties: Further properties of the directory namespace.
+    """
+    from lance.namespace import RestAdapter
+
+    with RestAdapter("dir", {"root": str(root)} | properties, port=0) as adapter:
+        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}

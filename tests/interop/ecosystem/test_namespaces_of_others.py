@@ -9,7 +9,6 @@ import lance_namespace
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from lance.namespace import RestAdapter
 
 import lance_core
 from lance_core import maintenance
@@ -23,7 +22,7 @@ from lance_core.errors import (
 )
 from lance_core.store import namespace as vending
 from lance_core.store.s3_client import S3Client
-from tests.interop.namespaces import Namespace
+from tests.interop.namespaces import Namespace, rest_service
 
 ROWS = pa.table({"a": [1]})
 
@@ -40,8 +39,8 @@ def spaces(tmp_path):
 @pytest.fixture
 def service(spaces):
     """The properties of a REST namespace on loopback, in front of the directory namespace."""
-    with RestAdapter("dir", {"root": spaces.root}, port=0) as adapter:
-        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(spaces.root) as properties:
+        yield properties
 
 
 def connect(properties):
@@ -110,8 +109,7 @@ def test_tables_are_maintained_with_the_options_that_the_service_vends(s3, tmp_p
     for number in range(6):
         spaces.append(lance, "t", number) if number else spaces.create("t", number)
     vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "3600000"}
-    with RestAdapter("dir", {"root": root, **options, **vends}, port=0) as adapter:
-        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(root, **options, **vends) as service:
         (report,) = maintenance.maintain_lake(tmp_path, namespace=service)
         assert report.done["fragments_removed"] == 6
         assert s3.storage_options["aws_secret_access_key"] not in repr(maintenance.find_tables(namespace=service))
@@ -237,8 +235,7 @@ def test_options_that_ended_and_are_not_renewed_are_named(s3, monkeypatch, caplo
 
 def test_another_process_renews_by_the_properties_of_the_namespace(spaces):
     vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "30000"}
-    with RestAdapter("dir", {"root": spaces.root, "storage.aws_region": "x", **vends}, port=0) as adapter:
-        properties = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(spaces.root, **{"storage.aws_region": "x"}, **vends) as properties:
         _, options = vending.Namespace(properties).describe(["shop", "orders"])
         assert json.loads(options["namespace_table"]) == {"namespace": properties, "id": ["shop", "orders"]}
         vending._vended.clear()  # as in a process that got the options only

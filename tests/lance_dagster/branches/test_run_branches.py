@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import dagster as dg
 import pytest
-from lance.namespace import RestAdapter
 
+from tests.interop.namespaces import rest_service
 from tests.lance_dagster.branches.deployment import Deployment
 
 B1 = "dagster/backfill/b1"
@@ -376,8 +376,7 @@ class TestDiscarded:
 
     def test_in_a_namespace_of_others(self, tmp_path, monkeypatch):
         (tmp_path / "theirs").mkdir()
-        with RestAdapter("dir", {"root": str(tmp_path / "theirs")}, port=0) as adapter:
-            service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+        with rest_service(tmp_path / "theirs") as service:
             lake = str(tmp_path / "lake")
             with Deployment(root=lake, monkeypatch=monkeypatch, namespace=service) as deployment:
                 deployment.says(failing=["second:y"])

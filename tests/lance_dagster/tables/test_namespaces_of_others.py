@@ -6,7 +6,6 @@ import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
-from lance.namespace import RestAdapter
 
 import lance_core
 from lance_dagster import (
@@ -20,7 +19,7 @@ from lance_dagster import (
     lance_external_assets,
     stamp_lance_metadata,
 )
-from tests.interop.namespaces import Namespace
+from tests.interop.namespaces import Namespace, rest_service
 from tests.lance_dagster.lake import QUIET, errors
 from tests.lance_dagster.tables.test_directory_namespaces import days, location_of, orders, sums_of_orders
 
@@ -34,8 +33,8 @@ def spaces(tmp_path):
 
 @pytest.fixture
 def service(spaces):
-    with RestAdapter("dir", {"root": spaces.root}, port=0) as adapter:
-        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(spaces.root) as properties:
+        yield properties
 
 
 def test_assets_are_where_the_service_says(lake, spaces, service, monkeypatch):
@@ -117,8 +116,7 @@ def test_tables_on_s3_are_reached_by_the_options_that_the_service_vends(lake, s3
     options = {f"storage.{name}": value for name, value in s3.storage_options.items()}
     vends = {"vend_input_storage_options": "true", "vend_input_storage_options_refresh_interval_millis": "3600000"}
     spaces = Namespace(root, **options)
-    with RestAdapter("dir", {"root": root, **options, **vends}, port=0) as adapter:
-        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(root, **options, **vends) as service:
         lake.run(orders, sums_of_orders, namespace=service)
         for number in range(6):
             spaces.append(lance, "shop.eu.sums", number)

@@ -16,7 +16,7 @@ from lance_core.errors import (
     InvalidInputError,
     RetryableConflictError,
 )
-from tests.interop.namespaces import Namespace
+from tests.interop.namespaces import Namespace, rest_service
 
 
 @pytest.fixture
@@ -227,13 +227,10 @@ def test_a_manifest_that_others_always_change_is_reported(lake, namespace, monke
 
 
 def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
-    from lance.namespace import RestAdapter
-
     for name in ("nyc", "sea"):
         namespace.call("create_namespace", name)
     namespace.create("nyc.theirs", 7)
-    with RestAdapter("dir", {"root": lake}, port=0) as adapter:
-        service = {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+    with rest_service(lake) as service:
         pyspark_lance.register_catalog(spark, "far", namespace=service)
 
         def run(statement):
