@@ -15,6 +15,7 @@ from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import BranchPolicy, tag_run_with_branch
+from lance_dagster.tables.location import reject_no_location
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.namespaces import declare_location
@@ -48,7 +49,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def table_root(self) -> TableRoot:
         """The root of the tables, for jobs, checks and sensors."""
         return TableRoot(
-            root_uri=self.root_uri,
+            root_uri=self.root_uri or "",
             storage_options=dict(self.storage_options),
             schema=self.schema_,
             branching=self.branching,
@@ -58,6 +59,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def uri(self, asset_key: TableLike) -> str:
         """The URI of the table of an asset, or of "schema/table"; the table need not exist, except as below.
 
+        A namespace of others gives the URIs of its tables; one that the step materializes is declared there.
+
         In a step of a run on a branch, the URI is that of the branch. For an asset that the step materializes, the
         branch is created if it is missing; for another asset, the URI is that of main if the table has no such branch.
         The manifest table of a directory namespace lists a table that the step materializes from then on.
@@ -65,6 +68,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         Raises:
             DagsterInvalidDefinitionError: A name cannot be a folder name.
             DatasetNotFoundError: In a run on a branch, the step materializes the asset, and the table does not exist.
+                Or the namespace has no such table, and the step does not materialize the asset.
         """
         running = running_step()
         root = self._root_of(running)
@@ -72,6 +76,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         if running is not None and ref.key in running.assets:
             location = declare_location(location, root)
         uri = location.uri
+        reject_no_location(uri)
         branch = tag_run_with_branch(root.branching, None if running is None else running.facts)
         if branch is None:
             return uri
@@ -176,10 +181,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         root = self.table_root
         if running is None or self.branching.kind != "off":
             return root
-        import lance_core  # noqa: PLC0415 - code locations load without it
-
-        root_uri = lance_core.canonical_uri(root.root_uri)
-        same = (other for other in roots_of(running.resources) if lance_core.canonical_uri(other.root_uri) == root_uri)
+        same = (other for other in roots_of(running.resources) if _place_of(other) == _place_of(root))
         return replace(
             root, branching=next((other.branching for other in same if other.branching.kind != "off"), self.branching)
         )
@@ -194,3 +196,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         options, namespace = self.table_root.options, dict(self.namespace) or None
         tables = find_tables(self.root_uri, storage_options=options, namespace=namespace)
         return [table.name for table in tables if "/" in table.name and not table.path.startswith(RESERVED)]
+
+
+def _place_of(root: TableRoot) -> object:
+    """What locates the tables of a root: its namespace, or else its folder."""
+    import lance_core  # noqa: PLC0415 - code locations load without it
+
+    return dict(root.namespace) or lance_core.canonical_uri(root.root_uri)

@@ -17,7 +17,7 @@ import dagster as dg
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.lineage.declared_columns import column_lineage
-from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
+from lance_dagster.tables.location import NO_LOCATION, SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.partition_expr import find_misfit, partition_column
 from lance_dagster.tables.refs import remember_root
@@ -33,8 +33,9 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     """Add table name, URI and kind to the definitions of all assets that a `LanceIOManager` stores.
 
     Assets that are annotated `-> None`, have another IO manager, or are external are left as they are; existing entries
-    are kept. Environment variables of `root_uri` and `schema` are resolved, those of storage options never; entries
-    that depend on a variable that is not set are left out.
+    are kept. A namespace is not asked, so that its tables get no URI here. Environment variables of `root_uri` and
+    `schema` are resolved, those of storage options never; entries that depend on a variable that is not set are left
+    out.
 
     The metadata of assets and inputs is checked here as well, so that a misspelt entry is found when the code location
     is loaded and not at the end of a run.
@@ -58,7 +59,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     """
     managers = _managers(defs)
     _check_inputs(defs, managers)
-    owners: dict[str, tuple[dg.AssetKey, bool]] = {}
+    owners: dict[tuple[Any, ...], tuple[dg.AssetKey, bool]] = {}
 
     def stamp(spec: dg.AssetSpec) -> dg.AssetSpec:
         manager = managers.get(spec.key)
@@ -67,24 +68,27 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         _check(spec, manager)
         root, schema = _resolved(manager.root_uri), _resolved(manager.schema_)
         unset = f"{_UNSET}{manager.root_uri.env_var_name}" if isinstance(manager.root_uri, dg.EnvVar) else _UNSET
-        location = locate_table(root or unset, spec.key, spec.metadata, default_schema=schema)
+        place = NO_LOCATION if manager.namespace else root or unset
+        location = locate_table(place, spec.key, spec.metadata, default_schema=schema)
+        uri = location.uri if root and not manager.namespace else None
         shared = is_shared(spec.metadata, f"asset {spec.key.to_user_string()}")
         owns_columns = TABLE_KEY in spec.metadata
-        owner, allowed = (spec.key, True) if owns_columns else owners.setdefault(location.uri, (spec.key, shared))
+        table = (location.uri, *sorted(manager.namespace.items()))
+        owner, allowed = (spec.key, True) if owns_columns else owners.setdefault(table, (spec.key, shared))
         if owner != spec.key and not (shared and allowed):
             raise dg.DagsterInvalidDefinitionError(
                 f"assets {owner.to_user_string()} and {spec.key.to_user_string()} would both be stored in "
-                f'{location.uri if root else location.name}; give one of them the metadata "schema" or "table", or '
+                f'{uri or location.name}; give one of them the metadata "schema" or "table", or '
                 f'both of them {{"{SHARED_KEY}": True}} if they are meant to write to one table'
             )
-        if root:
-            stamped_uri = spec.metadata.get("dagster/uri", location.uri)
-            remember_root(spec.key, stamped_uri, root, manager.storage_options, schema, manager.namespace)
+        if root or manager.namespace:
+            stamped_uri = spec.metadata.get("dagster/uri", uri)
+            remember_root(spec.key, stamped_uri, root or "", manager.storage_options, schema, manager.namespace)
         entries = {}
         if schema is not None or manager.schema_ is None:
             entries["dagster/table_name"] = location.name
-            if root is not None:
-                entries["dagster/uri"] = location.uri
+            if uri is not None:
+                entries["dagster/uri"] = uri
         new = {key: value for key, value in entries.items() if key not in spec.metadata}
         return spec.merge_attributes(metadata=new, kinds={"lance"} - spec.kinds)
 

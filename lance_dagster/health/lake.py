@@ -1,6 +1,7 @@
 """The tables of a lake: all tables below a root, whoever writes them, listed when a run or tick begins.
 
-    root                      True: the root of the IO manager; or a URI, reached with the IO manager's storage options
+    root                      True: the root of the IO manager; or a URI, reached with the IO manager's storage options;
+                              a namespace locates its tables without one
     include, exclude          globs over the path of a table below the root, such as "nyc/*"; `*` also matches slashes
     policies                  "nyc": fields for the tables in a folder; "nyc/flights": for one table
 
@@ -85,7 +86,7 @@ class LakeTable:
 class Lake:
     """A root and a choice of the tables below it; the head of the module describes the fields."""
 
-    root: str | bool
+    root: str | bool | None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     policies: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Lake:
 
     def place(self, root: TableRoot) -> TableRoot:
         """The root of the lake as a `TableRoot`."""
-        root_uri = root.root_uri if self.root is True else str(self.root)
+        root_uri = root.root_uri if self.root is True else str(self.root or "")
         is_of_root = self.root is True and not self.namespace
         namespace = root.namespace if is_of_root else resolved_options(self.namespace)
         return replace(root, root_uri=root_uri, namespace=namespace)
@@ -209,22 +210,21 @@ def make_lake(
     listing: Listing | None = None,
     namespace: Mapping[str, Any] | None = None,
 ) -> Lake | None:
-    """The lake that the arguments of a builder describe; None if they name no root.
+    """The lake that the arguments of a builder describe; None if they name neither a root nor a namespace.
 
     Raises:
         DagsterInvalidDefinitionError: A policy or the root is invalid, or there are globs or policies but no root.
     """
     chosen: dict[str, Any] = {"include": _globs(include), "exclude": _globs(exclude)}
-    if root is None or root is False:
-        choices = [name for name, value in {**chosen, "policies": policies, "namespace": namespace}.items() if value]
+    if not namespace and (root is None or root is False):
+        choices = [name for name, value in {**chosen, "policies": policies}.items() if value]
         if choices:
             raise dg.DagsterInvalidDefinitionError(
                 f"{', '.join(choices)} choose among the tables below a root, and there is none: pass root=True for the "
                 "root of the IO manager, or a URI"
             )
         return None
-    if root is not True:
-        checked_root(root)
+    root = None if root is False else checked_root(root)
     for name, path_policy in (policies or {}).items():
         policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, label=f"policies[{name!r}]")
     by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
@@ -232,7 +232,7 @@ def make_lake(
 
 
 def lance_external_assets(
-    root: str,
+    root: str | None = None,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     *,
@@ -248,7 +248,7 @@ def lance_external_assets(
     root maintains them; a job to which they are passed as assets leaves them alone, because others write them.
 
     Args:
-        root: The URI of the root.
+        root: The URI of the root; not needed beside a namespace.
         include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
         exclude: Globs of tables to leave out.
         known: Assets of the code location whose tables are below the root; they get no external assets.
@@ -268,7 +268,9 @@ def lance_external_assets(
     """
     lake = make_lake(root, include, exclude, namespace=namespace)
     if lake is None:
-        raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
+        raise dg.DagsterInvalidDefinitionError(
+            f"root must be the URI of a folder of tables, not {root!r}; or pass the properties of a namespace"
+        )
     return build_external_assets(lake, known, storage_options=storage_options, schema=schema, group_name=group_name)
 
 
@@ -302,12 +304,13 @@ def list_tables_when_loaded(
     Raises:
         DagsterInvalidDefinitionError: The root is not a URI.
     """
-    if not isinstance(lake.root, str):
+    if lake.root is True and not lake.namespace:
         raise dg.DagsterInvalidDefinitionError(
             f"{label}: root=True is the root of the IO manager, which is unknown while the code location is loaded, "
             'when the tables are listed; pass the URI of the root, such as root="s3://bucket/lake"'
         )
-    place = TableRoot(root_uri=lake.root, storage_options=resolved_options(storage_options or {}), schema=schema)
+    options = resolved_options(storage_options or {})
+    place = lake.place(TableRoot(root_uri="", storage_options=options, schema=schema))
     return lake.find(place, refs)
 
 

@@ -153,6 +153,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         """The configuration as the record that the IO manager uses."""
         configured = {
             **{name: getattr(self, name) for name in type(self).model_fields},
+            "root_uri": self.root_uri or "",
             "storage_options": dict(self.storage_options),
             "namespace": dict(self.namespace),
             "schema": self.schema_,

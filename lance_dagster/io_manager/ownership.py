@@ -278,7 +278,7 @@ def _check_old_place(
         DagsterInvalidDefinitionError: The asset has a table there.
     """
     path = asset_key.path
-    if len(path) <= _OLD_PARTS:
+    if len(path) <= _OLD_PARTS or settings.namespace:
         return
     new = locate_table(settings.root_uri, asset_key, metadata, default_schema=settings.schema)
     old = locate_table(settings.root_uri, asset_key, metadata, default_schema=settings.schema or path[-2])

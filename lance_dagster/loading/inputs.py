@@ -34,7 +34,7 @@ from lance_dagster.lineage.watermarks import UnreadRange
 from lance_dagster.loading.changes import CHANGES, ChangeRange, plan_changes_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import tag_run_with_branch
-from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.location import TableLocation, open_table
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.partitions import make_slices
 from lance_dagster.tables.refs import as_moment, branch_for_reading
@@ -282,12 +282,12 @@ def _open_if_exists(
         if not pins:
             if settings.reads_materialized:
                 return _open_materialized(context, location, options, label)
-            return lance_core.dataset(location.uri, storage_options=options)
+            return open_table(location.uri, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
-            return lance_core.dataset(location.uri, asof=as_moment(value), storage_options=options)
+            return open_table(location.uri, asof=as_moment(value), storage_options=options)
         assert isinstance(value, int | str)  # check_input rejects other values
-        return lance_core.dataset(location.uri, version=value, storage_options=options)
+        return open_table(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
         requires_rows = not context.has_asset_partitions or bool(context.asset_partition_keys)
         if not loading.optional and (steps.is_own_upstream(context) or not requires_rows):
@@ -305,9 +305,9 @@ def _open_own_branch(
     """The table of an asset that stands for a branch, whatever branch the run is on; a tag names its own branch."""
     version, tag, moment = (metadata.get(pin) for pin in INPUT_PINS)
     if tag is not None:
-        return lance_core.dataset(location.uri, version=cast("str", tag), storage_options=options)
+        return open_table(location.uri, version=cast("str", tag), storage_options=options)
     branch_version = (location.branch, cast("int | None", version))
-    opened = lance_core.dataset(location.uri, version=branch_version, storage_options=options)
+    opened = open_table(location.uri, version=branch_version, storage_options=options)
     return opened if moment is None else opened.checkout_version(opened.version_as_of(as_moment(moment)))
 
 
@@ -315,7 +315,7 @@ def _open_materialized(
     context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, label: str
 ) -> lance_core.LanceDataset:
     """The table at the version that Dagster recorded last, or at a later undo of a change that this version has."""
-    dataset = lance_core.dataset(location.uri, storage_options=options)
+    dataset = open_table(location.uri, storage_options=options)
     partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
     try:
         version = recorded_version(context.instance, context.asset_key, dataset, partitions)

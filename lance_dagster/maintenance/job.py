@@ -58,7 +58,8 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
             and observable assets are left alone unless that metadata is True, a policy or fields of one.
         policy: The steps and thresholds; by default those of `LanceMaintenancePolicy()`.
         root: True or a URI: all tables below the root of the IO manager, or below that URI, are maintained as well,
-            including those of other libraries and of external assets. Each run lists them again.
+            including those of other libraries and of external assets. Each run lists them again. The log of maintenance
+            is written below it, also beside a namespace.
         include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
         exclude: Globs of tables to leave out.
         policies: Policies, fields of one, or False (not maintained) for tables below the root, by folder or path, such
@@ -95,6 +96,11 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     for ref in refs:
         policy_of(chosen, ref.metadata, label=f"asset {ref.name}")
     lake = make_lake(root, include, exclude, policies, chosen, namespace=namespace)
+    if lake is not None and lake.root is None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"the job {name} has a namespace and no root, below which the log of maintenance is written: pass "
+            "root=True for the root of the IO manager, or a URI"
+        )
     if not refs and lake is None:
         raise dg.DagsterInvalidDefinitionError(
             f"the job {name} has neither tables nor a root; pass assets, or root=True for all tables below the root of "

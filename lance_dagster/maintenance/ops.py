@@ -17,7 +17,8 @@ from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import choose_targets, in_order_of_run, survey_target, versions_in_use
 from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
-from lance_dagster.tables.names import mapping_key
+from lance_dagster.tables.location import below_root
+from lance_dagster.tables.names import LOG_FOLDER, mapping_key
 from lance_dagster.tables.refs import TableRef, TableRoot, table_root
 
 if TYPE_CHECKING:
@@ -67,9 +68,15 @@ class MaintenanceOps:
         return table_root(getattr(context.resources, self.io_manager_key))
 
     def log_root(self, context: dg.OpExecutionContext) -> TableRoot:
-        """The root below which the log is written."""
+        """The root below which the log is written.
+
+        Raises:
+            DagsterInvalidDefinitionError: The IO manager has a namespace and no root.
+        """
         root = self.root(context)
-        return root if self.lake is None else self.lake.place(root)
+        root = root if self.lake is None else self.lake.place(root)
+        below_root(root.root_uri, LOG_FOLDER)
+        return root
 
     def opener(self, context: dg.OpExecutionContext, uri: str, asset: str) -> Callable[[], "lance_core.LanceDataset"]:
         """A function that opens the newest version of a table."""
@@ -109,6 +116,7 @@ class MaintenanceOps:
         @self.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
         def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
             changed = self.policy.changed(config.overrides(), where="configuration of the run")
+            self.log_root(context)  # a run that could not write its log changes nothing
             surveyed, root, due = JobSurvey(policy=changed), self.root(context), []
             targets = choose_targets(context, root, self.refs, self.lake, config.tables, log=context.log)
             for target in in_order_of_run(context, targets):

@@ -68,7 +68,7 @@ def clean_op_outputs(
         unknown_runs: Whether outputs of runs that the instance does not know are removed as well.
     """
     done = OpOutputs()
-    if age is None:
+    if age is None or not root.root_uri:  # without a root no output of an op can be stored
         return done
     folder = below_root(root.root_uri, RESERVED_FOLDER)
     names = _by_run(lance_core.list_tables(folder, storage_options=root.options))

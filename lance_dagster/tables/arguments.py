@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import reduce
 from operator import or_
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
@@ -43,7 +43,11 @@ class CheckedArguments(BaseModel):
 class RootArguments(CheckedArguments):
     """The arguments of a resource that finds tables below a root."""
 
-    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
+    root_uri: str | None = Field(
+        default=None,
+        description="Folder or object-store prefix that holds the tables; required without a namespace. With one, it "
+        "holds outputs of ops and the log of maintenance alone.",
+    )
     storage_options: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
@@ -53,8 +57,8 @@ class RootArguments(CheckedArguments):
     namespace: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
-        description='Properties of a namespace that locates the tables, such as {"impl": "rest", "uri": ...}; the root '
-        "then has outputs of ops and the log of maintenance alone. Use EnvVar for secrets.",
+        description='Properties of a namespace that locates the tables, such as {"impl": "rest", "uri": ...}. Use '
+        "EnvVar for secrets.",
         json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(
@@ -64,6 +68,12 @@ class RootArguments(CheckedArguments):
     )
 
     _check_root = field_validator("root_uri", mode="before")(checked_root)
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        if self.root_uri is None and not self.namespace:
+            raise ValueError("root_uri is missing: give the folder of the tables, or a namespace that locates them")
+        return self
 
 
 def reject_unknown_arguments(model: type[BaseModel], arguments: Any) -> None:

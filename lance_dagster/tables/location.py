@@ -23,12 +23,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import dagster as dg
 
 from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER, plain_metadata
+
+if TYPE_CHECKING:
+    import lance_core
 
 OWN_BRANCH_KEY = "lance/branch"
 
@@ -38,6 +41,9 @@ _own_options: dict[tuple[str, str], Mapping[str, Any]] = {}
 # A name that is one folder on every store and in every URI: no separator, query or escape, and no leading dot.
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
 _SUFFIX: Final = ".lance"
+NO_LOCATION: Final = "namespace:/"
+"""The root of URIs that stand for the tables that a namespace does not have yet; nothing can be opened there."""
+
 _DEFAULT_SCHEMA: Final = "public"
 SHARED_KEY: Final = "lance/shared_table"
 """Definition metadata of an asset that shares its table with others."""
@@ -211,10 +217,41 @@ def below_root(root_uri: str, path: str) -> str:
     """The URI of a path below the root of an IO manager.
 
     Raises:
-        DagsterInvalidDefinitionError: `checked_root` rejects the root.
+        DagsterInvalidDefinitionError: There is no root, as beside a namespace; or `checked_root` rejects it.
     """
+    if not root_uri:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{path} is below root_uri, which is not given: outputs of ops and the log of maintenance need a folder; "
+            'give the IO manager, or the resource, one beside its namespace, such as root_uri="s3://bucket/operations"'
+        )
     place, mark, query = checked_root(root_uri).partition("?")
     return f"{place.rstrip('/')}/{path}{mark}{query}"
+
+
+def open_table(uri: str, **choices: Any) -> lance_core.LanceDataset:
+    """Open the table at a URI of a location; the choices are those of `lance_core.dataset`.
+
+    Raises:
+        DatasetNotFoundError: The table does not exist, or the namespace does not have it yet.
+        VersionNotFoundError: The table has no such version.
+    """
+    import lance_core  # noqa: PLC0415 - code locations load without it
+
+    reject_no_location(uri)
+    return lance_core.dataset(uri, **choices)
+
+
+def reject_no_location(uri: str) -> None:
+    """Reject the URI that stands for a table which a namespace does not have yet.
+
+    Raises:
+        DatasetNotFoundError: The URI stands for such a table.
+    """
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+    if uri.startswith(NO_LOCATION):
+        name = uri.removeprefix(NO_LOCATION)
+        raise DatasetNotFoundError(f"the namespace has no table {name}: materialize its asset, or create it there")
 
 
 def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any]) -> None:

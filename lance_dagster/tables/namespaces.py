@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.location import NO_LOCATION, TableLocation
 
 if TYPE_CHECKING:
     import lance_core
@@ -26,7 +26,7 @@ class Root(Protocol):
 
     @property
     def root_uri(self) -> str:
-        """The folder of the tables."""
+        """The folder of the tables; empty for none."""
 
     @property
     def options(self) -> Mapping[str, str] | None:
@@ -62,7 +62,8 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
         try:
             described = catalog.Namespace(root.namespace).describe(object_id.split(catalog.DELIMITER))
         except DatasetNotFoundError:
-            return replace(location, unlisted_id=object_id)
+            uri = NO_LOCATION + object_id.replace(catalog.DELIMITER, "/")
+            return replace(location, uri=uri, unlisted_id=object_id)
         return _at(location, described, root)
     current = read_listing(root) if listing is None else listing
     if not current.is_kept:

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from lance_dagster._context.roots import find_start_of_root
 from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset, known_assets
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_run_with_branch
-from lance_dagster.tables.location import TableLocation, locate_table, resolved_options
+from lance_dagster.tables.location import NO_LOCATION, TableLocation, locate_table, open_table, resolved_options
 from lance_dagster.tables.lost_writes import reject_lost_input
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.namespaces import read_listing, resolve_location
@@ -88,7 +88,7 @@ class TableRoot:
     """A folder of tables. Storage options are secrets: they are in no repr.
 
     Attributes:
-        root_uri: The folder or object-store prefix.
+        root_uri: The folder or object-store prefix; empty if a namespace locates the tables, and there is none.
         storage_options: The options by which the storage is reached.
         schema: The folder of the tables of assets whose metadata names none; None if their keys name it.
         branching: Which runs read and write a branch.
@@ -127,7 +127,8 @@ class TableRoot:
         else:
             ref = table if isinstance(table, TableRef) else table_ref(table)
             key, metadata, schema = ref.key, ref.metadata, self.schema
-        location = locate_table(self.root_uri, key, metadata or {}, default_schema=schema)
+        root_uri = NO_LOCATION if self.namespace else self.root_uri
+        location = locate_table(root_uri, key, metadata or {}, default_schema=schema)
         return resolve_location(location, self, self.listing)
 
     def with_listing(self) -> Self:
@@ -144,8 +145,6 @@ class TableRoot:
         as_of: datetime | str | None = None,
     ) -> lance_core.LanceDataset:
         """Open a table; see `LanceTableResource.open`."""
-        import lance_core  # noqa: PLC0415 - code locations load without it
-
         choices = {"version": version, "tag": tag, "as_of": as_of}
         pins = [name for name, value in choices.items() if value is not None]
         if len(pins) > 1 or (tag is not None and branch is not None):
@@ -156,10 +155,8 @@ class TableRoot:
         branch = location.branch if branch is None and tag is None else branch
         if branch is None:
             moment = None if as_of is None else as_moment(as_of)
-            return lance_core.dataset(
-                uri, version=version if tag is None else tag, asof=moment, storage_options=options
-            )
-        opened = lance_core.dataset(uri, version=(branch, version), storage_options=options)
+            return open_table(uri, version=version if tag is None else tag, asof=moment, storage_options=options)
+        opened = open_table(uri, version=(branch, version), storage_options=options)
         return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
 
     def open_in_run(self, table: TableLike, facts: RunFacts | None) -> lance_core.LanceDataset:
@@ -199,9 +196,7 @@ class TableRoot:
 
     def open_uri(self, uri: str) -> lance_core.LanceDataset | None:
         """The newest version of the table at a URI below the root; None if there is no table."""
-        import lance_core  # noqa: PLC0415 - code locations load without it
-
-        return _open_if_exists(lambda: lance_core.dataset(uri, storage_options=self.options))
+        return _open_if_exists(lambda: open_table(uri, storage_options=self.options))
 
 
 def _open_if_exists(opening: Callable[[], lance_core.LanceDataset]) -> lance_core.LanceDataset | None:
@@ -258,9 +253,7 @@ def branch_for_reading(
         VersionNotFoundError: The version of main was cleaned up.
         Failure: Runs of the same root wrote to the branch, which was discarded.
     """
-    import lance_core  # noqa: PLC0415 - code locations load without it
-
-    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    main = open_table(uri, storage_options=dict(storage_options or {}) or None)
     head = on_branch(main, branch)
     if head is not None:
         return head
@@ -340,7 +333,7 @@ def remember_root(
     Args:
         asset_key: The asset.
         stamped_uri: The metadata `dagster/uri` of its definition, by which the root is looked up.
-        root_uri: The root.
+        root_uri: The root; empty for none.
         options: The options by which it is reached; values can be `EnvVar`.
         schema: As in `TableRoot`.
         namespace: As in `TableRoot`; values can be `EnvVar`.

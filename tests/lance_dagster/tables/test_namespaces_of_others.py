@@ -6,8 +6,10 @@ import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 import lance_core
+from lance_core.errors import DatasetNotFoundError
 from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
@@ -139,6 +141,153 @@ def test_a_service_that_does_not_answer_is_named_before_anything_is_written(lake
     assert not Path(lake.root).exists()
 
 
-def test_a_namespace_without_a_root_is_rejected(service):
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="namespace choose among the tables below a root"):
-        build_maintenance_job(["a/b"], namespace=service)
+@dg.op
+def pair():
+    return pa.table({"a": [1]})
+
+
+@dg.op
+def length(rows: pa.Table) -> int:
+    return rows.num_rows
+
+
+@dg.graph
+def passes_rows():
+    length(pair())
+
+
+class TestWithoutARoot:
+    """What nothing stores below a root works without one; what needs it says so before anything is written."""
+
+    @pytest.fixture(autouse=True)
+    def empty_folder(self, tmp_path, monkeypatch):
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        yield
+        assert list(Path().iterdir()) == []
+
+    def run(self, lake, *assets, fails=False, partition=None, **config):
+        resources = {"io_manager": LanceIOManager(**config)}
+        result = dg.materialize(
+            list(assets),
+            resources=resources,
+            partition_key=partition,
+            instance=lake.instance,
+            raise_on_error=not fails,
+            run_config=QUIET,
+        )
+        assert result.success is not fails
+        return result
+
+    def test_assets_and_the_resource(self, lake, spaces, service, monkeypatch):
+        self.run(lake, orders, sums_of_orders, namespace=service)
+        assert spaces.rows(lance, "shop.eu.sums") == [3]
+        for partition in ("mon", "tue"):
+            self.run(lake, days, partition=partition, namespace=service, read="materialized")
+        monkeypatch.setenv("LAKE_BRANCH", "dev")
+        self.run(lake, orders, namespace=service, branching=BranchPolicy.env("LAKE_BRANCH"))
+        assert list(lance_core.dataset(location_of(spaces, "shop.orders")).branches.list()) == ["dev"]
+        tables = LanceTableResource(namespace=service)
+        assert tables.tables() == ["shop/days", "shop/eu/sums", "shop/orders"]
+        assert tables.open("shop/orders").count_rows() == 2
+        with pytest.raises(DatasetNotFoundError, match="the namespace has no table shop/none: materialize its asset"):
+            tables.uri("shop/none")
+        with pytest.raises(DatasetNotFoundError, match="the namespace has no table shop/none"):
+            tables.open("shop/none")
+
+        @dg.asset(key=["shop", "own"])
+        def own(tables: LanceTableResource) -> None:
+            lance.write_dataset(pa.table({"a": [6]}), tables.uri(["shop", "own"]))
+
+        dg.materialize([own], resources={"tables": tables}, instance=lake.instance)
+        assert spaces.rows(lance, "shop.own") == [6]
+
+    def test_the_resource_takes_the_branch_of_the_manager_of_its_namespace(self, lake, spaces, service, monkeypatch):
+        self.run(lake, orders, namespace=service)
+        monkeypatch.setenv("LAKE_BRANCH", "dev")
+        branching = BranchPolicy.env("LAKE_BRANCH")
+        self.run(lake, orders, namespace=service, branching=branching)
+        opened = []
+
+        @dg.asset
+        def reader(tables: LanceTableResource) -> None:
+            opened.append(tables.open("shop/orders").branch)
+
+        for namespace in (service, {**service, "delimiter": "$"}):
+            resources = {
+                "tables": LanceTableResource(namespace=namespace),
+                "io_manager": LanceIOManager(namespace=service, branching=branching),
+            }
+            dg.materialize([reader], resources=resources, instance=lake.instance)
+        assert opened == ["dev", None]
+
+    def test_an_input_that_the_namespace_does_not_have(self, lake, spaces, service):
+        result = dg.materialize(
+            [orders, sums_of_orders],
+            selection=[sums_of_orders],
+            resources={"io_manager": LanceIOManager(namespace=service)},
+            instance=lake.instance,
+            raise_on_error=False,
+        )
+        assert "has no table at namespace:/shop/orders; materialize it first" in errors(result)
+        assert spaces.walk() == ["top"]
+
+    def test_definitions(self, lake, spaces, service):
+        self.run(lake, orders, namespace=service)
+        assets = lance_external_assets(namespace=service, known=[orders])
+        assert [spec.key.to_user_string() for spec in assets] == ["top"]
+        checks = build_lance_health_checks([orders], namespace=service)
+        assert {key.asset_key.to_user_string() for check in checks for key in check.check_keys} == {
+            "shop/orders",
+            "top",
+        }
+        other = LanceIOManager(namespace={**service, "delimiter": "."})
+        twin = dg.asset(key="twin", io_manager_key="other", metadata={"schema": "shop", "table": "orders"})(lambda: 1)
+        resources = {"io_manager": LanceIOManager(namespace=service), "other": other}
+        defs = dg.Definitions(assets=[orders, twin], resources=resources)
+        for spec in stamp_lance_metadata(defs).resolve_all_asset_specs():
+            assert spec.metadata["dagster/table_name"] == "shop.orders"
+            assert "dagster/uri" not in spec.metadata
+
+    def test_outputs_of_ops(self, lake, service):
+        job = passes_rows.to_job(resource_defs={"io_manager": LanceIOManager(namespace=service)})
+        result = job.execute_in_process(instance=lake.instance, raise_on_error=False, run_config=QUIET)
+        assert "/pair/result.lance is below root_uri, which is not given: outputs of ops" in errors(result)
+
+    @pytest.mark.parametrize("arguments", [{"root": True}, {"tables": ["shop/orders"]}])
+    def test_maintenance(self, lake, spaces, service, arguments):
+        self.run(lake, orders, namespace=service)
+        for number in range(6):
+            spaces.append(lance, "shop.orders", number)
+        job = build_maintenance_job(**arguments)
+        resources = {"io_manager": LanceIOManager(namespace=service)}
+        result = job.execute_in_process(
+            resources=resources, instance=lake.instance, run_config=QUIET, raise_on_error=False
+        )
+        assert "_maintenance is below root_uri, which is not given" in errors(result)
+        assert len(lance.dataset(location_of(spaces, "shop.orders")).get_fragments()) == 7
+
+    def test_a_job_for_a_namespace_needs_a_root_for_its_log(self, lake, spaces, service):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="has a namespace and no root, below which the log"):
+            build_maintenance_job(["a/b"], namespace=service)
+        self.run(lake, orders, namespace=service)
+        resources = {"io_manager": LanceIOManager(namespace=service)}
+        job = build_maintenance_job(root=lake.root, namespace=service)
+        assert job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET).success
+        assert lance_core.list_tables(lake.root) == ["_maintenance/log.lance"]
+
+    def test_there_is_a_root_or_a_namespace(self):
+        for resource in (LanceIOManager, LanceTableResource):
+            with pytest.raises(
+                ValidationError, match="root_uri is missing: give the folder of the tables, or a namesp"
+            ):
+                resource()
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match="root_uri is empty"):
+                resource(root_uri="", namespace={"impl": "rest"})
+
+
+def test_a_folder_below_the_root_is_no_table_of_the_service(lake, spaces, service):
+    lake.run(orders)
+    result = lake.run(orders, sums_of_orders, select=[sums_of_orders], namespace=service, fails=True)
+    assert "has no table at namespace:/shop/orders" in errors(result)
+    assert LanceTableResource(root_uri=lake.root).open("shop/orders").count_rows() == 2
