@@ -81,9 +81,9 @@ class RowCondition:
         fields = [*spark_schema(base.schema), *(table_schema(base, further) if further else ())]
         rows = self.session.createDataFrame([], types.StructType(fields))
         rows = rows if self.alias is None else rows.alias(self.alias)
-        condition = as_column(self.condition)
         try:
             with short_errors(f"{verb}: {self.condition}"):
+                condition = as_column(self.condition)
                 rows.where(condition).schema  # noqa: B018 - Spark checks the condition
         except InvalidInputError as error:
             if _NOT_BOOLEAN in str(error) and isinstance(rows.select(condition).schema[0].dataType, types.NullType):

@@ -131,10 +131,10 @@ def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeC
     cells: list[Column] = []
     names = dict.fromkeys(name for clause_values in values for name in clause_values)
     check_spellings(source, names)
-    for name in names:
-        clause_cells = [as_column(part[name]) if name in part else functions.lit(None) for part in values]
-        cells.append(choose_first((chosen == index, cell) for index, cell in enumerate(clause_cells)).alias(name))
     with short_errors(f"merge: values {values}"):
+        for name in names:
+            clause_cells = [as_column(part[name]) if name in part else functions.lit(None) for part in values]
+            cells.append(choose_first((chosen == index, cell) for index, cell in enumerate(clause_cells)).alias(name))
         new_rows = rows.where(chosen.isNotNull()).select(*cells)
         new_rows.schema  # noqa: B018 - Spark checks the values
     return new_rows

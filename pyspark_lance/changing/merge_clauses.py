@@ -403,8 +403,8 @@ def choose_clause(clauses: Sequence[MergeClause], rows: DataFrame) -> Column:
     """
     chosen = functions.lit(None).cast("int")
     for index, clause in reversed(list(enumerate(clauses))):
-        holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
         with short_errors(f"{clause}: condition {clause.condition}"):
+            holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
             holds = functions.coalesce(holds, functions.lit(False))
             rows.select(holds).schema  # noqa: B018 - Spark checks the condition
         chosen = functions.when(holds, index).otherwise(chosen)

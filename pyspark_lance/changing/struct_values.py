@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.lazy import Column, DataType, functions, types
 from pyspark_lance.types.column_names import match_names, quoted, unquoted
 
@@ -22,11 +21,8 @@ Value: TypeAlias = "str | Column"
 
 
 def as_column(value: Value) -> Column:
-    """A value as a column."""
-    if not isinstance(value, str):
-        return value
-    with short_errors(value):  # Spark 3.5 parses it here
-        return functions.expr(value)
+    """A value as a column; Spark 3.5 parses it at once, later ones where it is used."""
+    return functions.expr(value) if isinstance(value, str) else value
 
 
 def collect_whole_values(

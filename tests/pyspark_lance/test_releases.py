@@ -96,16 +96,16 @@ def test_columns_of_types_that_a_release_lacks_are_rejected(monkeypatch):
 )
 def test_declared_types(spark, tmp_path, declared, release, word):
     pyspark_lance.register_catalog(spark, "lake", str(tmp_path))
-    statement = f"CREATE TABLE lake.t (id INT, c {declared})"
+    statement = f"CREATE TABLE lake.t (id INT, k {declared})"
     if is_at_least(release):
         with contextlib.suppress(UnsupportedError):  # a collation of items
             pyspark_lance.sql(spark, statement)
         return
-    expected = rf"line 1, column 32: column 'c': {word} needs Spark 4\.{release[1]} .*; declare it as (.*)\. Nothing"
+    expected = rf"line 1, column 32: column 'k': {word} needs Spark 4\.{release[1]} .*; declare it as (.*)\. Nothing"
     with pytest.raises(UnsupportedError, match=expected) as raised:
         pyspark_lance.sql(spark, statement)
     remedy = re.search(expected, str(raised.value))[1]
-    pyspark_lance.sql(spark, f"CREATE TABLE lake.t (id INT, c {remedy})")
+    pyspark_lance.sql(spark, f"CREATE TABLE lake.t (id INT, k {remedy})")
 
 
 @pytest.mark.parametrize("declared", ["CHAR(5)", "VARCHAR(5)", "ARRAY<CHARACTER(3)>", "STRUCT<a: VARCHAR(3)>"])
@@ -147,6 +147,17 @@ def test_a_table_with_a_column_that_spark_lacks(spark, uri, kind):
     assert sorted(map(tuple, read.collect())) == [(2, 7), (3, 9)]
     pyspark_lance.write(source, uri, schema_mode="add_columns")
     assert lance_core.dataset(uri).to_table()["c"].null_count == 3
+
+
+def test_frames_of_pandas_on_spark_are_read_and_name_the_remedy_of_a_write(spark, uri):
+    pytest.importorskip("pyspark.pandas", reason="pyspark.pandas needs pandas below 3", exc_type=ImportError)
+    lance_core.write_dataset(pa.table({"id": [1, 2]}), uri)
+    frame = pyspark_lance.read(spark, uri).pandas_api()
+    assert frame[frame.id > 1].to_pandas().id.tolist() == [2]
+    with pytest.raises(InvalidInputError, match=r"not a pyspark\.pandas\..* to_spark\(\) one of pandas-on-Spark"):
+        pyspark_lance.write(frame, uri)
+    pyspark_lance.write(frame.to_spark(), uri)
+    assert lance_core.dataset(uri).count_rows() == 4
 
 
 def test_streams_to_a_table_need_spark_4_1(monkeypatch, tmp_path):

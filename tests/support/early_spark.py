@@ -21,7 +21,7 @@ def add_methods():
         return create(session, rows, schema or spark_schema(data.schema))
 
     SparkSession.createDataFrame = create_frame
-    PySparkException.getCondition = PySparkException.getErrorClass
+    PySparkException.getCondition = lambda error: error.getErrorClass()
     DataFrame.toArrow = collect_arrow
 
 
@@ -32,6 +32,7 @@ LACKING = {
         "or near 'UTF8_",
         "near 'collate'",
         "near 'COLLATE'",
+        "column 'c': COLLATE needs Spark 4.0",
         "`parse_json`",
         "or near '|'",
     ),

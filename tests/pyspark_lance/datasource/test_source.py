@@ -15,10 +15,10 @@ import pyspark_lance
 from lance_core.errors import InvalidInputError, RetryableConflictError, VersionNotFoundError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource import options as options_module
-from pyspark_lance.datasource import streams
 from pyspark_lance.datasource.options import OPTIONS, SourceOptions
 from pyspark_lance.writing.job import prepare_write
 
+streams = pytest.importorskip("pyspark_lance.datasource.streams", reason="Spark 3.5 has no data sources in Python")
 DAYS = "select id, cast(id % {} as int) as day, 'x' as s from range({})"
 
 
