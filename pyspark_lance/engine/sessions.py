@@ -90,7 +90,8 @@ def check_frame(what: str, frame: Any) -> None:
     ):
         kind = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
         raise InvalidInputError(
-            f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow"
+            f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow, and"
+            " to_spark() one of pandas-on-Spark"
         )
 
 

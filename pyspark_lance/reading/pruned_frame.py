@@ -7,7 +7,8 @@
 
 A pruned frame is a DataFrame of the session's own class, so that joins, views and writes accept it. Each of these verbs
 makes another frame with a read of its own. The frame on which the verb was called does not change, nor do other frames
-made from it. Where a verb cannot be pushed down, Spark's own verb runs on the frame.
+made from it. Where a verb cannot be pushed down, Spark's own verb runs on the frame. It also does where names differ
+in case alone and the session does not distinguish them, since Spark rejects these.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark_lance.engine.lexing import parse_sql
 from pyspark_lance.engine.spark_internals import condition_sql, find_needed_columns, is_classic, substitute_frame
 from pyspark_lance.lazy import DataFrame
 from pyspark_lance.reading.filter_pushdown import push_filter
-from pyspark_lance.types.column_names import quoted
+from pyspark_lance.types.column_names import case_sensitive, quoted
 
 _ADDRESS: Final = "_rowaddr"
 
@@ -94,12 +95,13 @@ class _Pruned:
     _lance: _State
     _jdf: Any
     _plan: Any
+    sparkSession: Any  # noqa: N815 - Spark's name
     _is_cached = False
 
     def select(self, *cols: Any) -> Any:
         """Spark's `select`."""
         names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list) else list(cols)
-        if self._is_cached or not names:
+        if self._is_sparks or not names:
             return self._spark().select(*cols)
         have = self._lance.scan.columns
         if all(isinstance(name, str) and name in have and "." not in name for name in names):
@@ -122,7 +124,7 @@ class _Pruned:
         if not all(isinstance(name, str) for name in cols):  # columns cannot be compared with names
             return self._projected(lambda frame: frame.drop(*cols))
         left = [name for name in have if name not in cols]
-        if self._is_cached or not set(have).issuperset(cols) or not left:
+        if self._is_sparks or not set(have).issuperset(cols) or not left:
             return self._spark().drop(*cols)
         return self._with_columns(left, lambda plain: plain.drop(*cols))
 
@@ -133,7 +135,7 @@ class _Pruned:
         except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, lambda plain: plain.filter(condition))
         scan = self._lance.scan
-        if self._is_cached or scan.limit is not None:
+        if self._is_sparks or scan.limit is not None:
             return filtered_frame
         if not is_classic(filtered_frame) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
@@ -157,7 +159,7 @@ class _Pruned:
     def limit(self, num: int) -> Any:
         """Spark's `limit`."""
         scan = self._lance.scan
-        if self._is_cached or not isinstance(num, int) or isinstance(num, bool) or num < 0:
+        if self._is_sparks or not isinstance(num, int) or isinstance(num, bool) or num < 0:
             return self._spark().limit(num)
         least = num if scan.limit is None else min(num, scan.limit)
         return self._with_scan(replace(scan, limit=least), lambda frame: frame.limit(num))
@@ -204,6 +206,13 @@ class _Pruned:
         self._is_cached = False
         return super().unpersist(*args, **kwargs)  # type: ignore[misc]  # Spark's class
 
+    @property
+    def _is_sparks(self) -> bool:
+        """Whether Spark's verbs run as they are: on cached rows, and on names that the session does not distinguish."""
+        names = self._lance.scan.columns
+        has_twins = len({name.lower() for name in names}) < len(names)
+        return self._is_cached or (has_twins and not case_sensitive(self.sparkSession))
+
     def _spark(self) -> Any:
         """Spark's own verbs on this frame."""
         return super()
@@ -232,7 +241,7 @@ class _Pruned:
             projected_frame = verb(self._spark())
         except Exception as error:  # noqa: BLE001 - Spark's AnalysisException, recognized by its name
             return self._on_plain(error, verb)
-        needs = None if self._is_cached else find_needed_columns(self, projected_frame)  # type: ignore[arg-type]  # it is a frame
+        needs = None if self._is_sparks else find_needed_columns(self, projected_frame)  # type: ignore[arg-type]  # it is a frame
         if needs is None:
             return projected_frame
         names, unchanged = needs

@@ -149,6 +149,7 @@ def test_a_table_with_a_column_that_spark_lacks(spark, uri, kind):
     assert lance_core.dataset(uri).to_table()["c"].null_count == 3
 
 
+@pytest.mark.filterwarnings("ignore")  # advice of pyspark.pandas
 def test_frames_of_pandas_on_spark_are_read_and_name_the_remedy_of_a_write(spark, uri):
     pytest.importorskip("pyspark.pandas", reason="pyspark.pandas needs pandas below 3", exc_type=ImportError)
     lance_core.write_dataset(pa.table({"id": [1, 2]}), uri)

@@ -61,6 +61,38 @@ def test_names_that_differ_in_case(spark, uri, lance, connect):
     assert lance.dataset(uri).version == 1
 
 
+@pytest.mark.parametrize("setting", ["false", "true"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda frame: frame.select("ID"),
+        lambda frame: frame.select("ID", "id"),
+        lambda frame: frame.select("Id"),
+        lambda frame: frame.select("x").select("x"),
+        lambda frame: frame.limit(1).select("ID"),
+        lambda frame: frame.selectExpr("ID"),
+        lambda frame: frame.drop("ID"),
+        lambda frame: frame.drop("x"),
+        lambda frame: frame.where("x > 5"),
+        lambda frame: frame.where("ID > 3"),
+    ],
+)
+def test_verbs_treat_names_that_differ_in_case_as_spark_does(spark, uri, setting, verb):
+    table = pa.table({"id": [1, 2], "ID": [3, 4], "x": [5, 6]})
+    lance_core.write_dataset(table, uri)
+    answers = []
+    spark.conf.set("spark.sql.caseSensitive", setting)
+    try:
+        for frame in (spark.createDataFrame(table), pyspark_lance.read(spark, uri)):
+            try:
+                answers.append((verb(frame).columns, sorted(verb(frame).collect())))
+            except Exception as error:  # noqa: BLE001 - Spark's, of the session's kind
+                answers.append(error.getCondition())
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+    assert answers[0] == answers[1]
+
+
 def test_names_that_differ_by_case_in_the_session(spark, uri, write, lance, case_sensitive_session):
     table = pa.table({"id": [1, 2], "a": [3, 4], "A": [5, 6]})
     frame = spark.createDataFrame(table)
