@@ -44,7 +44,7 @@ _TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": 
 
 _clients: dict[str, Any] = {}
 """Clients that callers of this process gave, by the token that options have in their place."""
-_vended: dict[str, tuple[dict[str, str], int, int]] = {}
+_vended: dict[str, tuple[dict[str, str], float, float]] = {}
 """Options by reference, with the times in milliseconds at which they are renewed, and end."""
 _lock = threading.Lock()
 
@@ -114,6 +114,10 @@ class Namespace:
         """
         self._call("deregister_table", "DeregisterTableRequest", table_id)
 
+    def options_of(self, table_id: Sequence[str]) -> dict[str, str]:
+        """Storage options by which a store asks for those of a table when it is opened; now nothing is asked."""
+        return {NAMESPACE_TABLE: json.dumps({**self._key, "id": list(table_id)}, sort_keys=True)}
+
     def _unless_exists(self, verb: str, request: str, object_id: Sequence[str]) -> None:
         try:
             self._call(verb, request, object_id)
@@ -141,10 +145,10 @@ class Namespace:
         options = dict(response.storage_options or {})
         end, before = options.pop("expires_at_millis", None), options.pop("refresh_offset_millis", _RENEW_BEFORE_MS)
         if end is not None:
-            reference = json.dumps({**self._key, "id": list(table_id)}, sort_keys=True)
+            reference = self.options_of(table_id)
             with _lock:
-                _vended[reference] = options, int(end) - int(before), int(end)
-            options = {**options, NAMESPACE_TABLE: reference}
+                _vended[reference[NAMESPACE_TABLE]] = options, int(end) - int(before), int(end)
+            options = {**options, **reference}
         return str(response.location), options
 
     def _call(self, verb: str, request: str, object_id: Sequence[str], **arguments: Any) -> Any:
@@ -236,18 +240,19 @@ def current_options(options: StorageOptions) -> StorageOptions:
     source, now = json.loads(reference), time.time() * 1000
     if "client" in source and source["client"] not in _clients:
         return options  # those of the process that had the client
-    fresh, renew_at, end = _vended.get(reference, ({}, 0, math.inf))  # of another process, whose end is not known
+    fresh, renew_at, end = _vended.get(reference, ({}, 0, math.inf))  # of another process, or never asked for
     if now >= renew_at:
         client = _clients[source["client"]] if "client" in source else source["namespace"]
         try:
-            Namespace(client).describe(source["id"])
+            _, fresh = Namespace(client).describe(source["id"])
         except LanceError as error:
             if now >= end:
                 raise StoreError(
                     f"the storage options of {'.'.join(source['id'])} have ended, and were not renewed: {error}"
                 ) from error
             _logger.warning("the storage options of %s are not renewed yet: %s", ".".join(source["id"]), error)
-        fresh = _vended[reference][0] if reference in _vended else fresh
+        with _lock:
+            fresh, _, _ = _vended.setdefault(reference, (fresh, math.inf, math.inf))
     return StorageOptions({**options, **fresh})
 
 

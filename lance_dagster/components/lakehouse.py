@@ -109,7 +109,11 @@ class LanceLakehouseComponent(ListingComponent):
     The assets themselves are defined elsewhere in the project; `tables` adds checks and maintenance to them.
     """
 
-    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
+    root_uri: str | None = Field(
+        default=None,
+        description="Folder or object-store prefix that holds the tables; with a namespace, outputs of ops and the log "
+        "of maintenance alone.",
+    )
     storage_options: dict[str, str] = Field(
         default={}, repr=False, description="Options by which the storage is reached. Take secrets from {{ env.NAME }}."
     )
@@ -154,13 +158,14 @@ class LanceLakehouseComponent(ListingComponent):
 
     @field_validator("root_uri")
     @classmethod
-    def _check_root(cls, value: str) -> object:
+    def _check_root(cls, value: str | None) -> object:
         return checked_root(value)
 
     @property
     def listed_root(self) -> str | None:
         """The URI of the root whose tables are listed; None if none are."""
-        return self.root_uri if self.health_checks or self.external_assets else None
+        listed = f"the namespace of {self.io_manager_key}" if self.namespace else self.root_uri
+        return listed if self.health_checks or self.external_assets else None
 
     def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
         """The IO manager, and the definitions that `tables`, `maintenance` and `branching` ask for.
@@ -174,6 +179,7 @@ class LanceLakehouseComponent(ListingComponent):
         try:
             manager = LanceIOManager(
                 root_uri=self.root_uri,
+                namespace=self.namespace,
                 storage_options=self.storage_options,
                 schema=self.default_schema,
                 default_load_type=self.default_load_type,
@@ -215,7 +221,7 @@ class LanceLakehouseComponent(ListingComponent):
         return build_definitions_of_root(
             specs,
             (self.maintenance or PolicyFields()).policy("maintenance"),
-            {**self._choice(), "root": self.root_uri},
+            {**self._choice(), "root": self.root_uri, "namespace": self.namespace},
             health_checks=self.health_checks,
             external_assets=self.external_assets,
             storage_options=self.storage_options,
@@ -266,7 +272,11 @@ def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     branching = values.get("branching")
     if isinstance(branching, Mapping):
         yield from _find_idle_branching_keys(branching, has_tables=bool(tables))
+    if not values.get("root_uri") and not values.get("namespace"):
+        yield "root_uri is missing: give the folder of the tables, or a namespace that locates them"
     has_maintenance, whole = bool(values.get("maintenance")), bool(values.get("all_tables"))
+    if has_maintenance and not values.get("root_uri"):
+        yield "maintenance needs root_uri beside namespace, as its log is written below it"
     listing = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if has_maintenance and not (tables or whole):
         yield "maintenance does nothing without tables; list them under tables, or set all_tables: true"

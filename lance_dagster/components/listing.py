@@ -37,6 +37,12 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
     """A component whose definitions are those of the tables below a root."""
 
     storage_options: dict[str, str] = Field(default={}, repr=False)
+    namespace: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description='Properties of a namespace that locates the tables, such as {impl: rest, uri: "https://..."}. Take '
+        "secrets from {{ env.NAME }}.",
+    )
     if HAS_STATE:
         defs_state: ResolvedDefsStateConfig = Field(
             default=DefsStateConfigArgs.local_filesystem(),
@@ -47,7 +53,7 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
     @property
     @abstractmethod
     def listed_root(self) -> str | None:
-        """The URI of the root whose tables are listed; None if none are."""
+        """The URI of the root whose tables are listed, or what its namespace is called; None if none are."""
 
     @abstractmethod
     def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
@@ -63,7 +69,8 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
         from lance_core.maintenance.routine.maintain import find_chosen_tables  # noqa: PLC0415 - code locations load without it
 
         root = self.listed_root
-        tables = find_chosen_tables(root, (), (), resolved_options(self.storage_options)) if root else []
+        options, namespace = resolved_options(self.storage_options), dict(self.namespace) or None
+        tables = find_chosen_tables(root, (), (), options, namespace) if root else []
         state_path.write_text(json.dumps([{name: getattr(table, name) for name in _FIELDS} for table in tables]))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -79,7 +86,7 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
             return listing
         if HAS_STATE and self.listed_root is not None:
             _log.warning(
-                "the tables below %s are listed by each process that loads the code location: run dg utils "
+                "the tables of %s are listed by each process that loads the code location: run dg utils "
                 "refresh-defs-state, which keeps the list",
                 self.listed_root,
             )

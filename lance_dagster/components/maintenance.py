@@ -95,12 +95,14 @@ class LanceMaintenanceComponent(ListingComponent):
     @property
     def listed_root(self) -> str | None:
         """The URI of the root whose tables are listed; None if none are."""
-        return self.root if isinstance(self.root, str) and (self.health_checks or self.external_assets) else None
+        listed = f"the namespace of {self.maintenance.job_name}" if self.namespace else self.root
+        return listed if isinstance(listed, str) and (self.health_checks or self.external_assets) else None
 
     def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
-        lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
+        names = ("root", "include", "exclude", "policies", "namespace")
+        lake = {name: getattr(self, name) for name in names}
         definitions = build_maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
         declared = build_definitions_of_root(
             list(self.tables),
@@ -121,7 +123,7 @@ def _find_idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     yield from find_empty_lists(values, "tables")
     root = values.get("root")
     listing_keys = [key for key in ("health_checks", "external_assets") if values.get(key)]
-    if root is True and listing_keys:
+    if root is True and listing_keys and not values.get("namespace"):
         yield (
             f"{listing_keys[0]} lists tables while the code location is loaded, when the root of the IO manager is "
             "unknown; give root its URI, such as root: s3://bucket/lake"

@@ -38,7 +38,7 @@ def build_definitions_of_root(
     """
     checks: list[dg.AssetChecksDefinition] = []
     assets: list[dg.AssetSpec] = []
-    below = make_lake(lake["root"], lake["include"], lake["exclude"], lake["policies"], policy, listing)
+    below = make_lake(**lake, policy=policy, listing=listing)
     if health_checks and below is None:
         checks = build_lance_health_checks(listed_assets, policy, io_manager_key=io_manager_key)
     elif health_checks and below is not None:

@@ -158,7 +158,12 @@ class Lake:
             space = dict(place.namespace) or None
             return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options, space)
         tables = (
-            FoundTable(path=entry["path"], uri=entry["uri"], other_paths=tuple(entry.get("other_paths", ())))
+            FoundTable(
+                path=entry["path"],
+                uri=entry["uri"],
+                other_paths=tuple(entry.get("other_paths", ())),
+                storage_options=_options_when_opened(place, entry["path"]) if place.namespace else None,
+            )
             for entry in self.listing
         )
         return [table for table in tables if takes(table, self.include, self.exclude)]
@@ -199,6 +204,13 @@ class Lake:
                     path_policy or policy, {MAINTENANCE_KEY: self.policies[name]}, label=f"policies[{name!r}]"
                 )
         return path_policy
+
+
+def _options_when_opened(place: TableRoot, path: str) -> dict[str, str]:
+    """The options of a table of a namespace, which gives its own ones when the table is opened."""
+    from lance_core.catalog import Namespace  # noqa: PLC0415 - code locations load without it
+
+    return {**place.storage_options, **Namespace(place.namespace).options_of(path.split("/"))}
 
 
 def make_lake(

@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import dagster as dg
+import lance
 import pyarrow as pa
 import pytest
 import yaml
@@ -15,6 +16,7 @@ import lance_core
 from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
 from lance_dagster.components.listing import HAS_STATE
 from tests import processes
+from tests.interop.namespaces import Namespace, rest_service
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_maintenance import fill
 
@@ -208,6 +210,27 @@ def test_the_list_of_tables_is_refreshed_by_dg(lake, project):
 
 
 @pytest.mark.slow
+def test_dg_lists_the_tables_of_a_namespace(lake, project, monkeypatch):
+    run, folder = project
+    spaces = Namespace(lake.root)
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.theirs", 1)
+    (folder / "lake").mkdir()
+    with rest_service(lake.root) as service:
+        namespace = {**service, "uri": "{{ env.SERVICE }}"}
+        component = {
+            "type": "lance_dagster.components.LanceLakehouseComponent",
+            "attributes": {"namespace": namespace, "external_assets": True},
+        }
+        (folder / "lake" / "defs.yaml").write_text(yaml.safe_dump(component))
+        monkeypatch.setenv("SERVICE", service["uri"])
+        run("check", "yaml", "--no-validate-requirements")
+        if HAS_STATE:
+            run("utils", "refresh-defs-state")
+        assert "shop/theirs" in run("list", "defs", "--json")
+
+
+@pytest.mark.slow
 def test_dg_lists_scaffolds_and_accepts_them(project):
     run, folder = project
     listed = run("list", "components", "--json")
@@ -282,7 +305,11 @@ def test_dg_lists_scaffolds_and_accepts_them(project):
         ("root_uri: /x\ntable_config: 3", "the key 'table_config' is not known"),
         ("root_uri: 3", "root_uri must be a string, not 3"),
         ("root_uri: /x\nui_url: a b", "ui_url: String should match"),
-        ("{}", "root_uri is missing"),
+        ("{}", "root_uri is missing: give the folder of the tables, or a namespace"),
+        (
+            "namespace: {impl: rest, uri: x}\nmaintenance: {sensor: true}\ntables: [{key: a}]",
+            "maintenance needs root_uri beside namespace",
+        ),
         ("root_uri: /x\ntables: [{key: a}]", r"tables\[0\].key does nothing: give the table checks"),
         (
             "root_uri: /x\nmaintenance: {sensor: true}\ntables: [{key: b}, {key: a, maintenance: false}]",
@@ -384,3 +411,72 @@ def test_a_listed_asset_whose_own_metadata_names_its_table(tmp_path):
         assert table().branches.list() == {}
         event = instance.get_latest_materialization_event(dg.AssetKey(["shop", "visits"])).asset_materialization
         assert (event.partition, event.metadata["lance/version"].value) == ("a", before + 1)
+
+
+@dg.asset(key=["shop", "orders"])
+def orders() -> pa.Table:
+    return pa.table({"a": [1]})
+
+
+class TestNamespaces:
+    """Components take the namespace of their IO manager; the tables are where the service says."""
+
+    @pytest.fixture
+    def theirs(self, s3):
+        """pylance's namespace of a bucket, and the service in front of it, which vends the options of the storage."""
+        root, options = f"s3://{s3.new_bucket()}/theirs", s3.storage_options
+        properties = {f"storage.{name}": value for name, value in options.items()}
+        spaces = Namespace(root, **properties)
+        for name in ("shop", "other"):
+            spaces.call("create_namespace", name)
+        for name in ("shop.theirs", "other.t"):
+            for number in range(7):
+                spaces.append(lance, name, number) if number else spaces.create(name, number)
+        with rest_service(root, **properties, vend_input_storage_options="true") as service:
+            yield spaces, service
+
+    def test_of_a_lakehouse(self, lake, theirs, tmp_path):
+        spaces, service = theirs
+        text = {
+            "namespace": service,
+            "root_uri": lake.root,
+            "default_load_type": "pyarrow",
+            "maintenance": {"job_name": "keep"},
+            "tables": [{"key": "shop/orders", "checks": ["integrity"]}],
+            "all_tables": True,
+            "health_checks": True,
+            "external_assets": True,
+            "exclude": ["other/*"],
+        }
+        component = LanceLakehouseComponent.resolve_from_yaml(yaml.safe_dump(text))
+        assert service["uri"] not in repr(component) + (component.defs_state_config.key if HAS_STATE else "")
+        component.write_state_to_path(tmp_path / "state")
+        made = component.build_defs_from_state(None, tmp_path / "state")
+        assert [spec.key.to_user_string() for spec in made.assets] == ["shop/theirs"]
+        defs = dg.Definitions.merge(made, dg.Definitions(assets=[orders]))
+        run = {"instance": lake.instance, "run_config": QUIET}
+        assert defs.resolve_implicit_global_asset_job_def().execute_in_process(**run).success
+        assert spaces.rows(lance, "shop.orders") == [1]
+        assert defs.resolve_job_def("keep").execute_in_process(**run).success
+        counts = [len(self.open(spaces, name).get_fragments()) for name in ("shop.theirs", "other.t")]
+        assert counts == [1, 7]
+        assert lance_core.list_tables(lake.root) == ["_maintenance/log.lance"]
+
+    def open(self, spaces, name):
+        return lance.dataset(spaces.call("describe_table", name).location, storage_options=spaces.options)
+
+    def test_of_maintenance(self, lake, theirs, tmp_path):
+        spaces, service = theirs
+        text = {"root": True, "namespace": service, "health_checks": True, "policies": {"other": False}}
+        component = LanceMaintenanceComponent.resolve_from_yaml(yaml.safe_dump(text))
+        component.write_state_to_path(tmp_path / "state")
+        made = component.build_defs_from_state(None, tmp_path / "state")
+        assert {key.asset_key.to_user_string() for check in made.asset_checks for key in check.check_keys} == {
+            "shop/theirs",
+        }
+        defs = dg.Definitions.merge(made, dg.Definitions(resources={"io_manager": lake.manager()}))
+        job = defs.resolve_job_def("lance_maintenance")
+        assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
+        assert len(self.open(spaces, "shop.theirs").get_fragments()) == 1
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="has a namespace and no root"):
+            build(LanceMaintenanceComponent, yaml.safe_dump({"tables": ["a/b"], "namespace": service}))
