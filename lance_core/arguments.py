@@ -31,8 +31,6 @@ from typing import (
 
 from lance_core.errors import ArgumentTypeError, UnsupportedError
 
-__all__ = ["checked", "checked_methods", "reject"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)

@@ -19,16 +19,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = [
-    "contains_json",
-    "empty_table",
-    "exported_metadata",
-    "has_extensions",
-    "is_json_type",
-    "storage_type",
-    "with_fields",
-]
-
 _METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
 _LENGTH: Final = struct.Struct("=i")
 _Memory = ctypes.c_char * (1 << 40)

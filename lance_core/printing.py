@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["printable"]
-
 # C0 except the newline, DEL, C1, the controls of writing direction, line separators, and surrogates.
 _HIDDEN: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED: Final = {"\t": "\\t", "\r": "\\r"}

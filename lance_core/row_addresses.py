@@ -15,17 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-__all__ = [
-    "bitmap_of",
-    "bitmaps_by_fragment",
-    "fragment_ids_of",
-    "group_by_fragment",
-    "make_row_address",
-    "make_row_addresses",
-    "offsets_of",
-    "row_offsets",
-]
-
 U64Array: TypeAlias = npt.NDArray[np.uint64]
 
 _OFFSET_BITS: Final = np.uint64(32)

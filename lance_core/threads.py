@@ -13,8 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - the base class
 from typing import Generic, ParamSpec, TypeVar
 
-__all__ = ["SharedPool", "ThreadPool"]
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 

@@ -9,8 +9,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["ago", "moment", "parse_duration", "since_epoch", "zone_named"]
-
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
 _PART: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ]+)\s*")
 # Those of pylance: "m" are minutes, "M" months.

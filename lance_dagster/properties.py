@@ -29,47 +29,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = [
-    "ASSET_KEY",
-    "ATTEMPT",
-    "BACKFILL_ID",
-    "BEGUN_EMPTY",
-    "BLOCKING_CHECKS",
-    "CODE_VERSION",
-    "COLUMNS",
-    "COLUMN_TYPE",
-    "DATA_VERSION",
-    "ERASURE",
-    "INPUT_PREFIX",
-    "JOB_NAME",
-    "MAINTENANCE",
-    "MAINTENANCE_METADATA",
-    "OUT_OF_PARTITION",
-    "PARTITION_HASH",
-    "PARTITION_KEYS",
-    "PROMOTED_FORK",
-    "PROMOTED_FROM",
-    "PROMOTED_IDENTITY",
-    "PROMOTED_VERSION",
-    "PROMOTION_JOB_NAME",
-    "PROMOTION_RUN_ID",
-    "ROOT_RUN_ID",
-    "RUN_ID",
-    "SLICES",
-    "STEP_KEY",
-    "TAKES_BACK",
-    "UNDONE_VERSIONS",
-    "UNDO_RUN_ID",
-    "WRITE_TOKEN",
-    "hashed",
-    "is_shortened",
-    "join_values",
-    "listed_keys",
-    "partition_names",
-    "properties_of",
-    "split_values",
-]
-
 RUN_ID: Final = "dagster.run_id"
 ROOT_RUN_ID: Final = "dagster.root_run_id"
 JOB_NAME: Final = "dagster.job_name"

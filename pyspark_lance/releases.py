@@ -11,17 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-__all__ = [
-    "FEATURES",
-    "LOWEST",
-    "WITHOUT_COLUMN",
-    "Feature",
-    "installed_spark",
-    "is_at_least",
-    "missing_release",
-    "require_feature",
-]
-
 Release = tuple[int, int]
 
 LOWEST: Final[Release] = (3, 5)

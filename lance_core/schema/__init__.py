@@ -1,76 +1,37 @@
 """Schemas: fields with ids, and their Arrow and protobuf forms."""
 
-from lance_core.schema.field import (
-    CLUSTERING_KEY_POSITION,
-    NO_MARK,
-    PRIMARY_KEY,
-    PRIMARY_KEY_POSITION,
-    UNASSIGNED,
-    Field,
-    KeyMark,
-    Schema,
-    check_primary_key,
-    clustering_key,
-    clustering_key_mark,
-    primary_key,
-    primary_key_mark,
-    quote_path,
-    split_path,
-)
-from lance_core.schema.forms import (
-    JSON,
-    arrow_type_of,
-    check_names,
-    field_from_arrow,
-    field_to_arrow,
-    in_storage_types,
-    resolve_extensions,
-    schema_from_arrow,
-    schema_from_bytes,
-    schema_from_protobuf,
-    schema_to_arrow,
-    schema_to_bytes,
-    schema_to_protobuf,
-    typed_schema,
-    unwrapped,
-)
-from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
-from lance_core.schema.lance_schema import LanceField, LanceSchema
-
-__all__ = [
-    "CLUSTERING_KEY_POSITION",
-    "JSON",
-    "NO_MARK",
-    "PRIMARY_KEY",
-    "PRIMARY_KEY_POSITION",
-    "UNASSIGNED",
-    "Field",
-    "KeyMark",
-    "LanceField",
-    "LanceSchema",
-    "Schema",
-    "arrow_type_of",
-    "check_names",
-    "check_primary_key",
-    "clustering_key",
-    "clustering_key_mark",
-    "field_from_arrow",
-    "field_to_arrow",
-    "in_storage_types",
-    "json_to_schema",
-    "primary_key",
-    "primary_key_mark",
-    "quote_path",
-    "resolve_extensions",
-    "rust_name",
-    "schema_from_arrow",
-    "schema_from_bytes",
-    "schema_from_protobuf",
-    "schema_to_arrow",
-    "schema_to_bytes",
-    "schema_to_json",
-    "schema_to_protobuf",
-    "split_path",
-    "typed_schema",
-    "unwrapped",
-]
+from lance_core.schema.field import CLUSTERING_KEY_POSITION as CLUSTERING_KEY_POSITION
+from lance_core.schema.field import NO_MARK as NO_MARK
+from lance_core.schema.field import PRIMARY_KEY as PRIMARY_KEY
+from lance_core.schema.field import PRIMARY_KEY_POSITION as PRIMARY_KEY_POSITION
+from lance_core.schema.field import UNASSIGNED as UNASSIGNED
+from lance_core.schema.field import Field as Field
+from lance_core.schema.field import KeyMark as KeyMark
+from lance_core.schema.field import Schema as Schema
+from lance_core.schema.field import check_primary_key as check_primary_key
+from lance_core.schema.field import clustering_key as clustering_key
+from lance_core.schema.field import clustering_key_mark as clustering_key_mark
+from lance_core.schema.field import primary_key as primary_key
+from lance_core.schema.field import primary_key_mark as primary_key_mark
+from lance_core.schema.field import quote_path as quote_path
+from lance_core.schema.field import split_path as split_path
+from lance_core.schema.forms import JSON as JSON
+from lance_core.schema.forms import arrow_type_of as arrow_type_of
+from lance_core.schema.forms import check_names as check_names
+from lance_core.schema.forms import field_from_arrow as field_from_arrow
+from lance_core.schema.forms import field_to_arrow as field_to_arrow
+from lance_core.schema.forms import in_storage_types as in_storage_types
+from lance_core.schema.forms import resolve_extensions as resolve_extensions
+from lance_core.schema.forms import schema_from_arrow as schema_from_arrow
+from lance_core.schema.forms import schema_from_bytes as schema_from_bytes
+from lance_core.schema.forms import schema_from_protobuf as schema_from_protobuf
+from lance_core.schema.forms import schema_to_arrow as schema_to_arrow
+from lance_core.schema.forms import schema_to_bytes as schema_to_bytes
+from lance_core.schema.forms import schema_to_protobuf as schema_to_protobuf
+from lance_core.schema.forms import typed_schema as typed_schema
+from lance_core.schema.forms import unwrapped as unwrapped
+from lance_core.schema.json import json_to_schema as json_to_schema
+from lance_core.schema.json import rust_name as rust_name
+from lance_core.schema.json import schema_to_json as schema_to_json
+from lance_core.schema.lance_schema import LanceField as LanceField
+from lance_core.schema.lance_schema import LanceSchema as LanceSchema

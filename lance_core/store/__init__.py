@@ -1,84 +1,40 @@
 """Stores: bytes by key, on disk, in memory or in object storage. A dataset's files are accessed through a store."""
 
-from lance_core.store.base import (
-    DEFAULT_READ_BYTES,
-    ByteRange,
-    BytesLike,
-    ObjectMeta,
-    ObjectStore,
-    ObjectWriter,
-    ReadableBuffer,
-    Upload,
-    bytes_read_counter,
-    escaped_path,
-    has_object,
-    iops_counter,
-    remove_leftovers,
-)
-from lance_core.store.copy_between import copy_object
-from lance_core.store.durable import (
-    PendingWrites,
-    check_present,
-    delete_durably,
-    make_durable,
-    naming_after,
-    note_begun,
-    put_durably,
-    replace_durably,
-    sync_names,
-)
-from lance_core.store.external import ExternallyCommittedStore, ExternalManifests, find_manifest_table
-from lance_core.store.namespace import Namespace
-from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.resolve import (
-    canonical_uri,
-    join_uri,
-    open_base,
-    open_object,
-    open_store,
-    split_uri,
-    uri_above,
-    uri_below,
-    uris_above,
-)
-
-__all__ = [
-    "DEFAULT_READ_BYTES",
-    "ByteRange",
-    "BytesLike",
-    "CommitLock",
-    "ExternalManifests",
-    "ExternallyCommittedStore",
-    "Namespace",
-    "ObjectMeta",
-    "ObjectStore",
-    "ObjectWriter",
-    "PendingWrites",
-    "ReadableBuffer",
-    "StorageOptions",
-    "Upload",
-    "bytes_read_counter",
-    "canonical_uri",
-    "check_present",
-    "copy_object",
-    "delete_durably",
-    "escaped_path",
-    "find_manifest_table",
-    "has_object",
-    "iops_counter",
-    "join_uri",
-    "make_durable",
-    "naming_after",
-    "note_begun",
-    "open_base",
-    "open_object",
-    "open_store",
-    "put_durably",
-    "remove_leftovers",
-    "replace_durably",
-    "split_uri",
-    "sync_names",
-    "uri_above",
-    "uri_below",
-    "uris_above",
-]
+from lance_core.store.base import DEFAULT_READ_BYTES as DEFAULT_READ_BYTES
+from lance_core.store.base import ByteRange as ByteRange
+from lance_core.store.base import BytesLike as BytesLike
+from lance_core.store.base import ObjectMeta as ObjectMeta
+from lance_core.store.base import ObjectStore as ObjectStore
+from lance_core.store.base import ObjectWriter as ObjectWriter
+from lance_core.store.base import ReadableBuffer as ReadableBuffer
+from lance_core.store.base import Upload as Upload
+from lance_core.store.base import bytes_read_counter as bytes_read_counter
+from lance_core.store.base import escaped_path as escaped_path
+from lance_core.store.base import has_object as has_object
+from lance_core.store.base import iops_counter as iops_counter
+from lance_core.store.base import remove_leftovers as remove_leftovers
+from lance_core.store.copy_between import copy_object as copy_object
+from lance_core.store.durable import PendingWrites as PendingWrites
+from lance_core.store.durable import check_present as check_present
+from lance_core.store.durable import delete_durably as delete_durably
+from lance_core.store.durable import make_durable as make_durable
+from lance_core.store.durable import naming_after as naming_after
+from lance_core.store.durable import note_begun as note_begun
+from lance_core.store.durable import put_durably as put_durably
+from lance_core.store.durable import replace_durably as replace_durably
+from lance_core.store.durable import sync_names as sync_names
+from lance_core.store.external import ExternallyCommittedStore as ExternallyCommittedStore
+from lance_core.store.external import ExternalManifests as ExternalManifests
+from lance_core.store.external import find_manifest_table as find_manifest_table
+from lance_core.store.namespace import Namespace as Namespace
+from lance_core.store.options import CommitLock as CommitLock
+from lance_core.store.options import StorageOptions as StorageOptions
+from lance_core.store.resolve import canonical_uri as canonical_uri
+from lance_core.store.resolve import join_uri as join_uri
+from lance_core.store.resolve import open_base as open_base
+from lance_core.store.resolve import open_object as open_object
+from lance_core.store.resolve import open_store as open_store
+from lance_core.store.resolve import split_uri as split_uri
+from lance_core.store.resolve import uri_above as uri_above
+from lance_core.store.resolve import uri_below as uri_below
+from lance_core.store.resolve import uris_above as uris_above

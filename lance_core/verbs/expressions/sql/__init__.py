@@ -28,8 +28,6 @@ from lance_core.verbs.expressions.sql.compile import SqlCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
 from lance_core.verbs.expressions.sql.zones import ZONES_ARE_WRITTEN, with_written_zones
 
-__all__ = ["ComputedColumn", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
-
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
 _MOST_COMPILED: Final = 256
 _SHOWN: Final = 100
