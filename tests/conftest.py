@@ -28,10 +28,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", submit_options())
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)
 
-# Each run draws the same examples, so that a failure comes from the change; `make test-slow` draws new ones.
+# Each run draws the same examples, so that a failure comes from the change; `make test-slow` draws new ones. In the
+# profile `few`, tests/support/hypothesis_settings.py draws fewer.
+settings.register_profile("few", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("random", deadline=None, print_blob=True)
-settings.load_profile("same")
+settings.load_profile("few")
 
 
 LONG = ("tests/pyspark_lance/", "tests/lance_dagster/", "tests/example_project/", "tests/test_documentation.py")

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import InvalidInputError, NotFoundError, SchemaError, UnsupportedError, VersionNotFoundError
 from tests.support.deltas import table, take_step
+from tests.support.hypothesis_settings import examples
 
 FEED = ["_change_type", "_commit_version"]
 
@@ -290,7 +291,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(steps=STEPS, seed=st.integers(0, 1 << 16), ours=st.booleans())
 def test_applying_the_changes_to_the_earlier_version_gives_the_later_one(tmp_path_factory, steps, seed, ours):
     uri = str(tmp_path_factory.mktemp("t") / "t")

@@ -7,11 +7,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import UnsupportedError, VersionNotFoundError
+from tests.support.hypothesis_settings import examples
 
 BOTH = pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "ours"])
 FEED = ["_change_type", "_commit_version", "_commit_timestamp"]
@@ -261,7 +262,7 @@ class History:
 VERBS = ("append", "overwrite", "restore", "delete", "add", "drop", "rename", "cast", "compact")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(VERBS), st.booleans()), min_size=2, max_size=8),
     seed=st.integers(0, 1 << 16),

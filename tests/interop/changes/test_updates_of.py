@@ -6,12 +6,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import SchemaError
 from tests.support.deltas import table, take_step
+from tests.support.hypothesis_settings import examples
 from tests.support.moves import move_all
 
 
@@ -129,7 +130,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(steps=STEPS, seed=st.integers(0, 1 << 16), ours=st.booleans(), cleaned=st.booleans())
 def test_no_change_of_the_columns_is_lost(tmp_path_factory, steps, seed, ours, cleaned):
     uri = str(tmp_path_factory.mktemp("t") / "t")

@@ -3,11 +3,12 @@
 import lance
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
 from lance_core.errors import InvalidInputError, RetryableConflictError
+from tests.support.hypothesis_settings import examples
 
 IDS = st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True)
 
@@ -133,7 +134,7 @@ class Model:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(steps=st.lists(STEP, min_size=2, max_size=9), ours=st.booleans())
 def test_cells_are_right_whatever_others_commit(tmp_path_factory, stable, steps, ours):
     model = Model(str(tmp_path_factory.mktemp("t") / "t"), stable, lance_core if ours else lance)

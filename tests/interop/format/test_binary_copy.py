@@ -7,7 +7,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import lance_core
@@ -17,6 +17,7 @@ from lance_core.store import ObjectWriter, bytes_read_counter
 from lance_core.store.local import LocalWriter
 from tests.interop.shapes import rows, write
 from tests.support.data_files import pages_of
+from tests.support.hypothesis_settings import examples
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
@@ -105,7 +106,7 @@ def test_what_cannot_be_copied_is_rejected_when_forced_and_decoded_otherwise(tmp
     assert lance.dataset(path).to_table().equals(expected)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([1, 7, 300, 1024, 1025, 4097]), min_size=2, max_size=4),
     seed=st.integers(0, 1000),
@@ -134,7 +135,7 @@ def test_copied_and_decoded_rows_are_the_same(tmp_path_factory, sizes, seed, ver
     assert lance_core.dataset(path).to_table().sort_by("id").equals(expected)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([1, 300, 4_097, 20_000, 30_001]), min_size=2, max_size=4),
     seed=st.integers(0, 1000),

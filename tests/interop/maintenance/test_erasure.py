@@ -15,7 +15,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
@@ -25,6 +25,7 @@ from lance_core.maintenance.erasure import proof
 from lance_core.store.local import LocalStore
 from lance_core.store.s3 import S3Store
 from lance_core.store.s3_client import S3Client
+from tests.support.hypothesis_settings import examples
 
 PLAIN = {"lance-encoding:compression": "none"}
 BLOB = {"lance-encoding:blob": "true"}
@@ -454,7 +455,7 @@ def test_on_s3(s3):
 STEPS = ["append", "delete", "update", "merge", "compact", "index", "optimize", "tag", "branch", "clean", "again"]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(0, 4)), min_size=3, max_size=9))
 def test_random_histories(tmp_path_factory, steps):
     uri = str(tmp_path_factory.mktemp("erasure") / "t")

@@ -208,7 +208,7 @@ def as_rows(dataset) -> Rows:
 
 def test_short_histories():
     chosen = settings(
-        max_examples=15,
+        max_examples=5,
         stateful_step_count=12,
         deadline=None,
         derandomize=True,

@@ -1,10 +1,11 @@
 """Random SQL means in our scans what it means in pylance's."""
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from tests.interop.sql.sql_table import both_of, rounded
+from tests.support.hypothesis_settings import examples
 
 # Not f64: inf - inf is a negative NaN, which pylance puts before all numbers; to us every NaN is one.
 # Not dec: where a decimal meets a float, some functions of pylance's make a decimal of 15 digits.
@@ -75,7 +76,7 @@ def both(tmp_path_factory):
     return both_of(tmp_path_factory.mktemp("sql"))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@examples(120, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(sql=conditions)
 def test_any_condition(both, sql):
     ours, theirs = both
@@ -86,7 +87,7 @@ def test_any_condition(both, sql):
     assert ours.to_table(columns=["id"], filter=sql).equals(expected)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@examples(100, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(sql=number_values | text_values | conditions)
 def test_any_value(both, sql):
     ours, theirs = both

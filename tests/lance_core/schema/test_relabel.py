@@ -1,11 +1,12 @@
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_core.errors import SchemaError
 from lance_core.schema.relabel import relabel
 from tests.arrow_data import random_table
+from tests.support.hypothesis_settings import examples
 
 
 def renamed(kind):
@@ -31,7 +32,7 @@ def sorted_by_name(value):
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_values_stay(seed):
     array = random_table(seed)["c"].chunk(0)
     found = relabel(array, renamed(array.type))

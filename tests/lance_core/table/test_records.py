@@ -46,6 +46,7 @@ from lance_core.table.rowids import (
     find_created_versions,
 )
 from lance_core.table.transaction import Transaction
+from tests.support.hypothesis_settings import examples
 
 SCHEMA = schema_from_arrow(pa.schema([("a", pa.int64())]))
 
@@ -268,7 +269,7 @@ def test_every_cut_of_a_manifest_is_rejected():
             Manifest.from_bytes(whole[:end])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_a_broken_manifest_never_crashes(data):
     whole = bytearray(manifest_of(fragment(0), fragment(1)).to_bytes(b"transaction"))

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.compression.chunks import ChunkBuffers
@@ -32,6 +32,7 @@ from lance_core.encoding.datablock import (
     view_array_as_block,
 )
 from lance_core.errors import CorruptFileError, UnsupportedError
+from tests.support.hypothesis_settings import examples
 
 REJECTED = (CorruptFileError, UnsupportedError)
 
@@ -47,7 +48,7 @@ def _little_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, old)
 
 
-def examples() -> dict[str, tuple[pa.Array, str]]:
+def encoded_arrays() -> dict[str, tuple[pa.Array, str]]:
     rng = np.random.default_rng(0)
     words = pa.array(rng.integers(0, 2**30, 3000, np.uint64))
     runs = pa.array(np.repeat(rng.integers(0, 99, 60), 50).astype(np.int16))
@@ -69,7 +70,7 @@ def examples() -> dict[str, tuple[pa.Array, str]]:
     }
 
 
-EXAMPLES = examples()
+EXAMPLES = encoded_arrays()
 
 
 def attempt(decode: Any, *arguments: Any, kind: pa.DataType) -> None:
@@ -103,7 +104,7 @@ def damage(draw: st.DrawFn) -> Any:
 
 
 @given(name=st.sampled_from(list(EXAMPLES)), harm=damage())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_chunks(name: str, harm: Any) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(view_array_as_block(array), compression)
@@ -117,7 +118,7 @@ def test_damaged_chunks(name: str, harm: Any) -> None:
     index=st.integers(-2, 2),
     value=st.sampled_from([-1, 0, 1, 3, 1 << 15, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63)]),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(view_array_as_block(array), compression)
@@ -131,7 +132,7 @@ def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int
 
 
 @given(name=st.sampled_from(list(EXAMPLES)), data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(view_array_as_block(array), compression)
@@ -151,7 +152,7 @@ def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
     harm=damage(),
     counts=st.lists(st.sampled_from([0, 1, 5, 400, 1024, 2000, 1 << 40]), min_size=3, max_size=3),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_levels(name: str, harm: Any, counts: list[int]) -> None:
     values = np.random.default_rng(1).integers(0, 3, 3000).astype(np.uint16)
     true_counts = np.array([1000, 1000, 1000])
@@ -162,7 +163,7 @@ def test_damaged_levels(name: str, harm: Any, counts: list[int]) -> None:
 
 
 @given(name=st.sampled_from(["variable", "general:lz4(variable)"]), harm=damage(), count=st.integers(0, 1 << 41))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_blocks(name: str, harm: Any, count: int) -> None:
     array = EXAMPLES["variable"][0]
     encoding, data = encode_block(view_array_as_block(array), name)
@@ -171,7 +172,7 @@ def test_damaged_blocks(name: str, harm: Any, count: int) -> None:
 
 
 @given(harm=damage(), name=st.sampled_from(["variable_packed_struct", "general:zstd(variable)", "fixed_size_list"]))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_values(harm: Any, name: str) -> None:
     words, texts = EXAMPLES["flat"][0].slice(0, 1500), EXAMPLES["variable"][0]
     if name == "variable_packed_struct":
@@ -190,7 +191,7 @@ def test_damaged_values(harm: Any, name: str) -> None:
 
 
 @given(table=st.binary(max_size=60), codes=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=5))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("least", [0, 1000])
 def test_damaged_fsst(least: int, table: bytes, codes: bytes, cuts: list[int]) -> None:
     from lance_core.encoding.compression import fsst

@@ -7,13 +7,14 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import lance_core
 from lance_core.file.reader import DataFileReader
 from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan.options import ColumnOrdering
+from tests.support.hypothesis_settings import examples
 
 ROWS = pa.table({
     "id": range(1000),
@@ -145,7 +146,7 @@ def opened(monkeypatch):
     return keys
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@examples(60, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     columns=st.none() | st.lists(st.sampled_from(["id", "s", "st.a", "st", "n", "_rowid"]), unique=True, max_size=3),
     limit=st.none() | st.integers(0, 950),
