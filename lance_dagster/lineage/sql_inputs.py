@@ -3,8 +3,8 @@
     pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
         -> the asset of that table -> dagster.input.nyc/flights on the commit of the step
 
-A table without an asset is recorded by its path, if it is below the root of a resource of the step. What a check reads
-of the branch of its run, as lake.nyc.flights@`work`, counts for the promotion of the branch.
+A table without an asset is recorded by its path, if it is below the root of a resource of the step, else by its URI.
+What a check reads of the branch of its run, as lake.nyc.flights@`work`, counts for the promotion of the branch.
 """
 
 from __future__ import annotations
@@ -35,23 +35,21 @@ def watch_sql_inputs() -> None:
 
 
 def _record(dataset: lance_core.LanceDataset) -> None:
-    """Record a table of an asset, or below the root of a resource of the step."""
+    """Record a table that the running step reads."""
     running = running_step()
     if running is None:
         return
     roots = roots_of(running.resources)
-    asset = _asset_of(dataset.root_uri, roots)
-    if asset is None:
-        return
-    remember_input(running.facts.step, asset, dataset, attempt=running.attempt)
+    name = _name_of(dataset.root_uri, roots)
+    remember_input(running.facts.step, name, dataset, attempt=running.attempt)
     if running.facts.evaluates_checks and dataset.branch in {
         tag_run_with_branch(root.branching, running.facts) for root in roots
     }:
         record_check_read(running.facts, dataset.branch, dataset, running.partitions)
 
 
-def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
-    """The name of the asset whose table has a URI; the path below the root if there is no such asset."""
+def _name_of(uri: str, roots: Sequence[TableRoot]) -> str:
+    """The name of the asset whose table has a URI; without one its path below a root, or else the URI."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
     refs = known_refs(dg.OpExecutionContext.get())
@@ -61,5 +59,5 @@ def _asset_of(uri: str, roots: Sequence[TableRoot]) -> str | None:
             with suppress(dg.DagsterInvalidDefinitionError):  # the asset has no table below this root
                 if canonical_uri(root.locate(ref).uri) == table_uri:
                     return ref.name
-    names = (name_below(root.root_uri, table_uri, root.options) for root in roots)
-    return next((name for name in names if name is not None), None)
+    names = (name_below(root.root_uri, table_uri, root.options) for root in roots if not root.namespace)
+    return next((name for name in names if name is not None), table_uri)

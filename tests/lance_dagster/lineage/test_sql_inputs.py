@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame  # noqa: TID253 -- Dagster resolves the annota
 
 import lance_core
 import pyspark_lance
-from lance_dagster import BranchPolicy, LanceSparkResource, LanceTableResource
+from lance_dagster import BranchPolicy, LanceIOManager, LanceSparkResource, LanceTableResource
 from lance_dagster.branches.check_results import check_branch
+from tests.interop.namespaces import Namespace, rest_service
 
 
 @dg.asset(key_prefix="nyc")
@@ -97,8 +98,30 @@ def test_branches_versions_and_tables_of_no_asset(lake, spark, tmp_path):
     lake.run(mixed, resources={"spark": LanceSparkResource()})
     assert lake.rows("mixed") == [(1,), (2,), (3,), (8,), (9,)]
     found = inputs(lake, "mixed")
-    assert set(found) == {"nyc/flights", "raw/others"}
+    assert set(found) == {"nyc/flights", "raw/others", elsewhere}
+    assert found[elsewhere] == {"uri": elsewhere, "version": 1}
     assert found["nyc/flights"]["branch"] == "trial"
+
+
+def test_tables_of_a_namespace_without_a_root(lake, spark, tmp_path):
+    spaces = Namespace(str(tmp_path / "theirs"))
+    spaces.call("create_namespace", "nyc")
+    spaces.create("nyc.others", 7)
+
+    @dg.asset
+    def mixed(spark: LanceSparkResource) -> DataFrame:
+        return pyspark_lance.sql(spark.session, "SELECT f.id, o.a FROM far.nyc.flights f JOIN far.nyc.others o")
+
+    with rest_service(spaces.root) as service:
+        pyspark_lance.register_catalog(spark, "far", namespace=service)
+        resources = {"spark": LanceSparkResource(), "io_manager": LanceIOManager(namespace=service)}
+        dg.materialize([flights], resources=resources, instance=lake.instance)
+        result = dg.materialize([flights, mixed], selection=[mixed], resources=resources, instance=lake.instance)
+    (event,) = result.asset_materializations_for_node("mixed")
+    read = {entry["asset"]: entry["uri"] for entry in event.metadata["lance/inputs"].value}
+    names = ("nyc.flights", "nyc.others")
+    ours, theirs = (spaces.call("describe_table", name).location.removeprefix("file://") for name in names)
+    assert read == {"nyc/flights": ours, theirs: theirs}
 
 
 def test_statements_outside_of_a_step_are_no_inputs(lake, late, spark):
