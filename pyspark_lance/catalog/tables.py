@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.catalog import DELIMITER, Listing, Namespace, free_location, has_table, read_listing
+from lance_core.catalog import DELIMITER, Listing, Namespace, free_location, has_table, read_listing, unused_location
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
 from lance_core.maintenance import find_tables
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
@@ -188,6 +188,10 @@ class TableFinder:
             location = _described(location.catalog, path, Namespace(location.catalog.namespace).declare(path))
         if location.catalog is not None and location.listing_id in self._manifest(location.catalog).namespaces:
             raise DatasetExistsError(f"{name} is a namespace in the manifest table of {location.catalog.root}")
+        if location.catalog is not None and location.path is not None and location.new_id is not None:
+            root, options = location.catalog.root, location.catalog.storage_options
+            folder = unused_location(root, location.new_id, location.path, storage_options=options)
+            location = replace(location, path=folder, uri=location.catalog.below(folder))
         try:
             dataset = location.open()
         except DatasetNotFoundError:
@@ -243,10 +247,14 @@ class TableFinder:
         return next((_named(catalog, *match) for match in alike.items()), None)
 
     def _unlisted(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable:
-        """The location of a table that is not listed: its folder, unless that is listed under another name."""
-        location, listing = "/".join(path) + _SUFFIX, self._manifest(catalog)
-        if location not in listing.tables.values():
-            return _named(catalog, location)
+        """The location of a table that is not listed: its folder, or, where a manifest table is kept, a new one.
+
+        It is its folder there too if the table exists and is not listed under another name.
+        """
+        location, listing = _named(catalog, "/".join(path) + _SUFFIX), self._manifest(catalog)
+        is_taken = location.path in listing.tables.values()
+        if not listing.is_kept or (not is_taken and has_table(location.uri, storage_options=catalog.storage_options)):
+            return location
         object_id = DELIMITER.join(path)
         return replace(_named(catalog, free_location(object_id, listing)), new_id=object_id)
 

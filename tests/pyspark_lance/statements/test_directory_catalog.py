@@ -52,7 +52,7 @@ def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake
     assert namespace.namespaces() == ["nyc"]
     for name, value in {"nyc.t": 4, "top": 4, "nyc.copy": 1, "nyc.deep.shallow": 4}.items():
         assert namespace.rows(lance, name) == [value]
-    assert namespace.listed()["nyc$t"] == "nyc/t.lance"
+    assert namespace.listed()["nyc$t"] == manifest.new_location("nyc$t")
     with pytest.raises(DatasetExistsError, match=r"lake\.nyc\.t already exists"):
         sql("CREATE TABLE lake.nyc.t (b INT)")
     sql("CREATE OR REPLACE TABLE lake.top AS SELECT 9L AS a")
@@ -62,10 +62,29 @@ def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake
     sql("DROP TABLE lake.top")
     sql("DROP TABLE lake.nyc.theirs")
     sql("DROP TABLE lake.nyc.deep.shallow")
-    sql(f"DROP TABLE lance.`{lake}/nyc/t.lance`")
+    namespace.call("drop_table", "nyc.t")
     assert namespace.tables() == ["other"]
     assert namespace.tables("nyc") == ["copy"]
-    assert not list(Path(lake).glob("*theirs/**/*.manifest"))
+    assert not list(Path(lake).glob("*nyc$t*/**/*.manifest"))
+
+
+def test_a_table_in_its_folder_stays_there(sql, namespace, lake, lance):
+    lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/nyc/t.lance")
+    assert sql("SELECT a FROM lake.nyc.t") == [(1,)]
+    sql("CREATE OR REPLACE TABLE lake.nyc.t AS SELECT 2L AS a")
+    assert namespace.listed()["nyc$t"] == "nyc/t.lance"
+    assert namespace.rows(lance, "nyc.t") == [2]
+    sql(f"DROP TABLE lance.`{lake}/nyc/t.lance`")
+    assert namespace.tables("nyc") == []
+
+
+def test_a_folder_that_others_are_removing_is_not_used(sql, namespace, lake, lance):
+    folder = Path(lake, manifest.new_location("nyc$t"))
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "left.lance").write_bytes(b"")
+    sql("CREATE TABLE lake.nyc.t AS SELECT 2L AS a")
+    assert namespace.listed()["nyc$t"] == manifest.new_location("nyc$t", 1)
+    assert namespace.rows(lance, "nyc.t") == [2]
 
 
 def test_a_root_without_a_manifest_gets_none(sql, lake):
@@ -262,8 +281,8 @@ def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
 @pytest.mark.parametrize("statement", ["DROP TABLE IF EXISTS lake.shop.orders", "SELECT * FROM lake.shop.orders"])
 def test_a_table_that_was_renamed_is_not_there_under_its_old_name(sql, namespace, lance, statement):
     sql("CREATE TABLE lake.shop.orders AS SELECT 6L AS a")
-    namespace.call("deregister_table", "shop.orders")
-    namespace.call("register_table", "shop.archive", location="shop/orders.lance")
+    location = namespace.call("deregister_table", "shop.orders").location.rpartition("/")[2]
+    namespace.call("register_table", "shop.archive", location=location)
     if statement.startswith("DROP"):
         sql(statement)
     else:
