@@ -20,125 +20,72 @@ Spark finds the data source by itself: it imports every installed module called 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_lance.lazy import load_name
 from pyspark_lance.releases import FEATURES, LOWEST, missing_release
 
 if TYPE_CHECKING:
-    from lance_core import WriteResult
+    from lance_core import WriteResult as WriteResult
     from lance_core import __version__ as __version__
-    from pyspark_lance.catalog.reads import on_read
-    from pyspark_lance.catalog.registry import register_catalog
-    from pyspark_lance.changing.clauses import parse_merge_clauses
-    from pyspark_lance.changing.job import ChangeResult
-    from pyspark_lance.changing.key_clauses import inserted_rows
-    from pyspark_lance.changing.verbs import delete, merge, update
-    from pyspark_lance.changing.write_columns import write_columns
-    from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
-    from pyspark_lance.datasource.source import DefaultSource, register
-    from pyspark_lance.distributed.cloning import deep_clone
-    from pyspark_lance.distributed.compaction import (
-        CompactionFailure,
-        CompactionReport,
-        compact,
-        execute_tasks,
-        executor_rewriter,
-    )
-    from pyspark_lance.distributed.indices import create_scalar_index
-    from pyspark_lance.lance_table import LanceMergeBuilder, LanceTable
-    from pyspark_lance.reading.change_feed import read_changes
-    from pyspark_lance.reading.read import read
-    from pyspark_lance.session import ensure_java, ensure_python, local_session
-    from pyspark_lance.statements.run import sql
-    from pyspark_lance.writing.option_values import EmptyOutput, OutOfPartition, SchemaMode
-    from pyspark_lance.writing.write import write
-
-__all__ = [
-    "ChangeResult",
-    "CompactionFailure",
-    "CompactionReport",
-    "ConvertResult",
-    "DefaultSource",
-    "EmptyOutput",
-    "LanceMergeBuilder",
-    "LanceTable",
-    "OutOfPartition",
-    "SchemaMode",
-    "WriteResult",
-    "compact",
-    "convert",
-    "create_scalar_index",
-    "deep_clone",
-    "delete",
-    "ensure_java",
-    "ensure_python",
-    "execute_tasks",
-    "executor_rewriter",
-    "inserted_rows",
-    "local_session",
-    "merge",
-    "on_read",
-    "parse_merge_clauses",
-    "read",
-    "read_changes",
-    "register",
-    "register_catalog",
-    "sql",
-    "to_parquet",
-    "update",
-    "write",
-    "write_columns",
-]
+    from pyspark_lance.catalog.reads import on_read as on_read
+    from pyspark_lance.catalog.registry import register_catalog as register_catalog
+    from pyspark_lance.changing.clauses import parse_merge_clauses as parse_merge_clauses
+    from pyspark_lance.changing.job import ChangeResult as ChangeResult
+    from pyspark_lance.changing.key_clauses import inserted_rows as inserted_rows
+    from pyspark_lance.changing.verbs import delete as delete
+    from pyspark_lance.changing.verbs import merge as merge
+    from pyspark_lance.changing.verbs import update as update
+    from pyspark_lance.changing.write_columns import write_columns as write_columns
+    from pyspark_lance.conversion.convert import ConvertResult as ConvertResult
+    from pyspark_lance.conversion.convert import convert as convert
+    from pyspark_lance.conversion.convert import to_parquet as to_parquet
+    from pyspark_lance.datasource.source import DefaultSource as DefaultSource
+    from pyspark_lance.datasource.source import register as register
+    from pyspark_lance.distributed.cloning import deep_clone as deep_clone
+    from pyspark_lance.distributed.compaction import CompactionFailure as CompactionFailure
+    from pyspark_lance.distributed.compaction import CompactionReport as CompactionReport
+    from pyspark_lance.distributed.compaction import compact as compact
+    from pyspark_lance.distributed.compaction import execute_tasks as execute_tasks
+    from pyspark_lance.distributed.compaction import executor_rewriter as executor_rewriter
+    from pyspark_lance.distributed.indices import create_scalar_index as create_scalar_index
+    from pyspark_lance.lance_table import LanceMergeBuilder as LanceMergeBuilder
+    from pyspark_lance.lance_table import LanceTable as LanceTable
+    from pyspark_lance.reading.change_feed import read_changes as read_changes
+    from pyspark_lance.reading.read import read as read
+    from pyspark_lance.session import ensure_java as ensure_java
+    from pyspark_lance.session import ensure_python as ensure_python
+    from pyspark_lance.session import local_session as local_session
+    from pyspark_lance.statements.run import sql as sql
+    from pyspark_lance.writing.option_values import EmptyOutput as EmptyOutput
+    from pyspark_lance.writing.option_values import OutOfPartition as OutOfPartition
+    from pyspark_lance.writing.option_values import SchemaMode as SchemaMode
+    from pyspark_lance.writing.write import write as write
 
 _MODULES: Final = {
-    "lance_core": ("WriteResult", "__version__"),
-    "pyspark_lance.catalog.reads": ("on_read",),
-    "pyspark_lance.catalog.registry": ("register_catalog",),
-    "pyspark_lance.changing.clauses": ("parse_merge_clauses",),
-    "pyspark_lance.changing.job": ("ChangeResult",),
-    "pyspark_lance.changing.key_clauses": ("inserted_rows",),
-    "pyspark_lance.changing.verbs": ("delete", "merge", "update"),
-    "pyspark_lance.changing.write_columns": ("write_columns",),
-    "pyspark_lance.conversion.convert": ("ConvertResult", "convert", "to_parquet"),
-    "pyspark_lance.datasource.source": ("DefaultSource", "register"),
-    "pyspark_lance.distributed.cloning": ("deep_clone",),
-    "pyspark_lance.distributed.compaction": (
-        "CompactionFailure",
-        "CompactionReport",
-        "compact",
-        "execute_tasks",
-        "executor_rewriter",
-    ),
-    "pyspark_lance.distributed.indices": ("create_scalar_index",),
-    "pyspark_lance.lance_table": ("LanceMergeBuilder", "LanceTable"),
-    "pyspark_lance.reading.change_feed": ("read_changes",),
-    "pyspark_lance.reading.read": ("read",),
-    "pyspark_lance.session": ("ensure_java", "ensure_python", "local_session"),
-    "pyspark_lance.statements.run": ("sql",),
-    "pyspark_lance.writing.option_values": ("EmptyOutput", "OutOfPartition", "SchemaMode"),
-    "pyspark_lance.writing.write": ("write",),
+    "lance_core": "WriteResult __version__",
+    ".catalog.reads": "on_read",
+    ".catalog.registry": "register_catalog",
+    ".changing.clauses": "parse_merge_clauses",
+    ".changing.job": "ChangeResult",
+    ".changing.key_clauses": "inserted_rows",
+    ".changing.verbs": "delete merge update",
+    ".changing.write_columns": "write_columns",
+    ".conversion.convert": "ConvertResult convert to_parquet",
+    ".datasource.source": "DefaultSource register",
+    ".distributed.cloning": "deep_clone",
+    ".distributed.compaction": "CompactionFailure CompactionReport compact execute_tasks executor_rewriter",
+    ".distributed.indices": "create_scalar_index",
+    ".lance_table": "LanceMergeBuilder LanceTable",
+    ".reading.change_feed": "read_changes",
+    ".reading.read": "read",
+    ".session": "ensure_java ensure_python local_session",
+    ".statements.run": "sql",
+    ".writing.option_values": "EmptyOutput OutOfPartition SchemaMode",
+    ".writing.write": "write",
 }
-"""The public names that each module defines."""
-_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _check_release(name)
-    try:
-        value = getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
-            raise
-        raise ModuleNotFoundError(
-            f"pyspark_lance.{name} needs pyspark: pip install 'lance-dagster[spark]'", name=error.name
-        ) from None
-    globals()[name] = value
-    return value
-
+"""The names that each module defines."""
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 _OF_THE_FORMAT: Final = ("DefaultSource", "register")
 
@@ -161,5 +108,14 @@ def _check_release(name: str) -> None:
         raise ImportError(message, name="pyspark")
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __all__ = [name for name in sorted(_HOMES) if not name.startswith("_")]
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use (PEP 562)."""
+        if name in _HOMES:
+            _check_release(name)
+        return load_name(__name__, name, _HOMES, "pyspark", "pyspark: pip install 'lance-dagster[spark]'")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
