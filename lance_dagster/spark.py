@@ -69,6 +69,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
             JavaMissingError: No Java is installed.
             DagsterInvariantViolationError: The process has a session of another kind or of another master.
             DagsterInvalidDefinitionError: Settings cannot be combined.
+            UnsupportedError: The server is one of Spark Connect, and the installed Spark is older than 4.0.
         """
         if self._is_remote and (self.connect or self.python is not None):
             named = "connect" if self.connect else "python"
@@ -81,6 +82,8 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
                 f"LanceSparkResource: connect starts a server on this machine, and master is {self.master!r}; use a "
                 "local master, or name a server elsewhere by sc://host:port"
             )
+        if self._is_remote:
+            require_feature("a session of Spark Connect")
         with _starting:
             session = self._find()
             if session is None:

@@ -21,7 +21,7 @@ from pyspark_lance.changing.job import ChangeOptions, ChangeResult
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.struct_values import Value
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.engine.sessions import check_client, reject_memory
 from pyspark_lance.lazy import DataFrame, SparkSession
 from pyspark_lance.reading.read import read
 from pyspark_lance.statements.names import parse_name
@@ -65,6 +65,7 @@ class LanceTable:
             >>> pyspark_lance.LanceTable.forPath(spark, "t.lance").toDF().count()
             3
         """
+        check_client(spark)
         reject_memory(path)
         dataset = lance_core.dataset(fspath(path), storage_options=storage_options)
         return cls(spark=spark, uri=dataset.uri, storage_options=storage_options)

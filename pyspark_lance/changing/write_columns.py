@@ -28,7 +28,7 @@ from pyspark_lance.changing.merge_frames import apply_collations, is_same_value,
 from pyspark_lance.changing.task import ADDRESS
 from pyspark_lance.changing.whole_fragments import write_whole_fragments
 from pyspark_lance.engine.partitions import run_on_partitions
-from pyspark_lance.engine.sessions import parallelism_of, reject_memory, with_times
+from pyspark_lance.engine.sessions import check_frame, parallelism_of, reject_memory, with_times
 from pyspark_lance.keys.collations import session_filter
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataFrame, functions
@@ -127,6 +127,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         [0.5, None, 0.75]
     """
     commit = Commit.of(locals())
+    check_frame("write_columns: df must be", df)
     reject_memory(uri)
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:

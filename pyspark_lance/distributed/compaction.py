@@ -29,7 +29,7 @@ from lance_core.maintenance import (
     commit_what_fits,
 )
 from pyspark_lance.engine.executor_tasks import Progress, run_tasks
-from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.engine.sessions import check_client, reject_memory
 from pyspark_lance.lazy import SparkSession
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 
@@ -103,6 +103,7 @@ def compact(
         >>> pyspark_lance.compact(spark, "t.lance").metrics.fragments_removed
         2
     """
+    check_client(spark)
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     plan = Compaction.plan(dataset, options)
@@ -148,6 +149,7 @@ def execute_tasks(
         >>> len(results), len(failures)
         (1, 0)
     """
+    check_client(spark)
     reject_memory(uri)
     job = _Tasks(
         uri=lance_core.dataset(uri, storage_options=storage_options).uri,  # absolute: executors run in other folders

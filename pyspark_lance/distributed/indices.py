@@ -16,7 +16,7 @@ from typing import Any, Final
 import lance_core
 from lance_core import Index, LanceDataset
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.sessions import parallelism_of, reject_memory
+from pyspark_lance.engine.sessions import check_client, parallelism_of, reject_memory
 from pyspark_lance.lazy import SparkSession
 from pyspark_lance.types.column_names import case_sensitive, respell_path
 from pyspark_lance.writing.orphan_files import cleaning_up, delete_orphan_files
@@ -65,6 +65,7 @@ def create_scalar_index(
         >>> [index["name"] for index in lance.dataset("t.lance").list_indices()]
         ['id_idx']
     """
+    check_client(spark)
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if isinstance(column, str) and not case_sensitive(spark):

@@ -83,6 +83,7 @@ def check_frame(what: str, frame: Any) -> None:
 
     Raises:
         InvalidInputError: The argument is something else.
+        UnsupportedError: The frame is one of a client of Spark 3.5.
     """
     # Before 4.0, frames of Connect are no instances of `pyspark.sql.DataFrame`.
     if not any(
@@ -93,6 +94,16 @@ def check_frame(what: str, frame: Any) -> None:
             f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow, and"
             " to_spark() one of pandas-on-Spark"
         )
+    check_client(frame.sparkSession)
+
+
+def check_client(session: SparkSession) -> None:
+    """Reject a client of Spark Connect of 3.5, before it asks its server anything.
+
+    Raises:
+        UnsupportedError: The session is such a client.
+    """
+    is_connect(session)
 
 
 def collect_arrow(frame: DataFrame) -> pa.Table:
@@ -127,6 +138,7 @@ def session_of(session: SparkSession | None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if session is not None:
+        check_client(session)
         return session
     try:
         return SparkSession.active()  # of this thread, else that of the process

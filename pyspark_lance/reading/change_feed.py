@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.engine.sessions import parallelism_of, reject_memory, use_cores_of_task
+from pyspark_lance.engine.sessions import check_client, parallelism_of, reject_memory, use_cores_of_task
 from pyspark_lance.keys.collations import session_filter
 from pyspark_lance.lazy import DataFrame, SparkSession, StructType, functions
 from pyspark_lance.reading.plan import NumberedTasks, checked_blob_handling, split_batch
@@ -147,6 +147,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         >>> changes.select("id", "_change_type").collect()
         [Row(id=2, _change_type='delete')]
     """
+    check_client(spark)
     reject_memory(uri)
     if (filter is not None or key or split_updates) and (preimages or each_version):
         raise InvalidInputError(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset
 from lance_core.times import moment, zone_named
-from pyspark_lance.engine.sessions import parallelism_of, reject_memory, session_zone
+from pyspark_lance.engine.sessions import check_client, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import ON_FRAME, session_filter
 from pyspark_lance.lazy import DataFrame, SparkSession, StructType
 from pyspark_lance.reading.plan import (
@@ -90,6 +90,7 @@ def read(
         >>> pyspark_lance.read(spark, "t.lance", filter="id > 1").count()
         2
     """
+    check_client(spark)
     if asof is not None:
         asof = moment(asof, zone=zone_named(session_zone(spark)))
     blobs = checked_blob_handling(blob_handling)

@@ -7,7 +7,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame  # noqa: TID253 -- Dagster resolves the annotations of assets
 
+from lance_core.errors import UnsupportedError
 from lance_dagster import LanceSparkResource
+from pyspark_lance import releases
 from tests import processes
 
 
@@ -58,13 +60,21 @@ def test_settings_that_would_have_no_effect_are_rejected():
         LanceSparkResource(master="spark://host:1", connect=True).get_session()
 
 
+def test_a_client_of_an_early_spark_is_rejected_at_once(monkeypatch):
+    monkeypatch.setattr(releases, "installed_spark", lambda: "3.5.9")
+    with pytest.raises(UnsupportedError, match=r"^a session of Spark Connect needs Spark 4\.0"):
+        LanceSparkResource(master="sc://host:1").get_session()
+
+
 def test_settings_are_in_no_repr():
     assert "hush" not in repr(LanceSparkResource(config={"spark.secret": "hush"}))
 
 
 FRESH = """
 import os, sys
+from lance_core.errors import UnsupportedError
 from lance_dagster import LanceSparkResource
+from pyspark_lance import releases
 assert "pyspark" not in sys.modules
 os.environ.pop("PYSPARK_PYTHON", None)
 resource = LanceSparkResource(master="local[1]", config={"spark.ui.enabled": "false"})

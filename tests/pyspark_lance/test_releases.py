@@ -149,6 +149,40 @@ def test_a_table_with_a_column_that_spark_lacks(spark, uri, kind):
     assert lance_core.dataset(uri).to_table()["c"].null_count == 3
 
 
+CLIENT_CALLS = {
+    "read": lambda frame, uri: pyspark_lance.read(frame.sparkSession, uri),
+    "read asof": lambda frame, uri: pyspark_lance.read(frame.sparkSession, uri, asof="2024-01-01"),
+    "read_changes": lambda frame, uri: pyspark_lance.read_changes(frame.sparkSession, uri, begin_version=0),
+    "write": pyspark_lance.write,
+    "merge": lambda frame, uri: pyspark_lance.merge(frame, uri, on="id"),
+    "delete": lambda frame, uri: pyspark_lance.delete(uri, "id = 1", spark=frame.sparkSession),
+    "delete by key": lambda frame, uri: pyspark_lance.delete(uri, frame, on="id"),
+    "update": lambda frame, uri: pyspark_lance.update(uri, {"id": "1"}, spark=frame.sparkSession),
+    "write_columns": lambda frame, uri: pyspark_lance.write_columns(frame, uri, on="id"),
+    "sql": lambda frame, uri: pyspark_lance.sql(frame.sparkSession, f"SELECT * FROM lance.`{uri}`"),
+    "register_catalog": lambda frame, uri: pyspark_lance.register_catalog(frame.sparkSession, "lake", uri),
+    "forPath": lambda frame, uri: pyspark_lance.LanceTable.forPath(frame.sparkSession, uri),
+    "compact": lambda frame, uri: pyspark_lance.compact(frame.sparkSession, uri),
+    "execute_tasks": lambda frame, uri: pyspark_lance.execute_tasks(frame.sparkSession, uri, []),
+    "create_scalar_index": lambda frame, uri: pyspark_lance.create_scalar_index(frame.sparkSession, uri, "id", "BTREE"),
+    "deep_clone": lambda frame, uri: pyspark_lance.deep_clone(frame.sparkSession, uri, uri + ".copy"),
+    "convert": lambda frame, uri: pyspark_lance.convert(uri, uri + ".copy", spark=frame.sparkSession),
+    "to_parquet": lambda frame, uri: pyspark_lance.to_parquet(uri, uri + ".parquet", spark=frame.sparkSession),
+}
+
+
+@pytest.mark.timeout(30)  # requests to a server that does not answer are repeated for minutes
+@pytest.mark.parametrize("call", CLIENT_CALLS.values(), ids=CLIENT_CALLS)
+def test_a_client_of_an_early_spark_is_rejected_before_it_asks_its_server(monkeypatch, uri, call):
+    client = pytest.importorskip("pyspark.sql.connect.session").SparkSession("sc://127.0.0.1:1")
+    lance_core.write_dataset(pa.table({"id": [1]}), uri)
+    have(monkeypatch, "3.5.9")
+    with pytest.raises(
+        UnsupportedError, match=r"^a session of Spark Connect needs Spark 4\.0 .* use a classic session"
+    ):
+        call(client.range(1), uri)
+
+
 @pytest.mark.filterwarnings("ignore")  # advice of pyspark.pandas
 def test_frames_of_pandas_on_spark_are_read_and_name_the_remedy_of_a_write(spark, uri):
     pytest.importorskip("pyspark.pandas", reason="pyspark.pandas needs pandas below 3", exc_type=ImportError)
