@@ -173,7 +173,7 @@ test-lowest: java setup test-lowest-core # Run the Dagster and Spark tests with 
 EARLY_TESTS ?= tests/pyspark_lance/test_releases.py tests/pyspark_lance/test_lance_table.py \
   tests/pyspark_lance/changing/test_changes.py tests/pyspark_lance/reading/test_pruned_frame.py \
   tests/pyspark_lance/writing/test_classic.py tests/pyspark_lance/keys/test_keys.py tests/pyspark_lance/distributed \
-  tests/pyspark_lance/datasource/test_source.py tests/pyspark_lance/statements/test_sql.py \
+  tests/pyspark_lance/datasource/test_source.py tests/pyspark_lance/statements/test_sql.py tests/pyspark_lance/test_connect.py \
   tests/lance_dagster/handlers/test_spark.py
 
 .PHONY: test-early-spark
