@@ -35,6 +35,7 @@ from lance_core.table.manifest.manifest import WRITER
 from lance_core.table.operations import MAX_EXACT_KEYS
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
+from lance_core.verbs.columns.compute.run import ComputeProgress, ComputeResult
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
@@ -76,6 +77,8 @@ __all__ = [
     "ColumnsResult",
     "Commit",
     "CommitResult",
+    "ComputeProgress",
+    "ComputeResult",
     "ConflictPolicy",
     "DataFile",
     "DataStatistics",

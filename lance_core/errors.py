@@ -17,6 +17,7 @@
     |   `-- TornFileError                       ... the file of a tag or branch is empty or truncated
     |-- StoreError (OSError)                    the storage failed
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
+    |-- FailedRowsError                         a function of the user failed on more rows than allowed
     |-- MaintenanceFailedError                  a step on a table failed after the others were done: `.reports`
     `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
@@ -50,6 +51,7 @@ __all__ = [
     "DatasetNotFoundError",
     "EarlierAttemptCommittedError",
     "EarlierAttemptError",
+    "FailedRowsError",
     "HistoryGapError",
     "IncompatibleConflictError",
     "IndexNotFoundError",
@@ -194,6 +196,12 @@ class OutcomeUnknownError(StoreError):
     """The storage failed, and whether a write took effect is unknown."""
 
     code = "outcome-unknown"
+
+
+class FailedRowsError(LanceError):
+    """A function of the user failed on more rows than allowed; what it returned for the others is committed."""
+
+    code = "failed-rows"
 
 
 class MaintenanceFailedError(LanceError):

@@ -28,6 +28,7 @@ from lance_core.commit.attempts import AttemptProperties
 from lance_core.commit.versions import find_manifest, make_already_exists_error
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
+from lance_core.dataset.computing import ComputeVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs
 from lance_core.dataset.history import HistoryVerbs, Timestamp
 from lance_core.dataset.indices import IndexVerbs
@@ -153,6 +154,7 @@ class LanceDataset(
     HistoryVerbs,
     RowVerbs,
     ColumnVerbs,
+    ComputeVerbs,
     RefVerbs,
     ConfigurationVerbs,
     IndexVerbs,

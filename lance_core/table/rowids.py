@@ -20,10 +20,11 @@ from typing import TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from pyroaring import BitMap
 
 from lance_core._proto import rowids_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
-from lance_core.row_addresses import find_positions
+from lance_core.row_addresses import find_positions, offsets_of
 from lance_core.table.fragment import Fragment
 
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -105,6 +106,22 @@ def encode_row_ids(row_ids: U64Array) -> bytes:
     return rowids_pb2.RowIdSequence(segments=map(_encode_segment, runs)).SerializeToString()
 
 
+def list_versions_of_rows(data: bytes) -> set[int]:
+    """The versions that a serialized RowDatasetVersionSequence has, whatever rows they belong to.
+
+    Raises:
+        CorruptFileError: The bytes are not such a sequence.
+    """
+    return {run.version for run in _parse_versions(data).runs}
+
+
+def _parse_versions(data: bytes) -> rowids_pb2.RowDatasetVersionSequence:
+    try:
+        return rowids_pb2.RowDatasetVersionSequence.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError("row versions: not a RowDatasetVersionSequence") from error
+
+
 def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     """Return the version of each row of a serialized RowDatasetVersionSequence.
 
@@ -115,10 +132,7 @@ def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     Raises:
         CorruptFileError: The bytes are not such a sequence, or the sequence is longer than `most`.
     """
-    try:
-        message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
-    except DecodeError as error:
-        raise CorruptFileError("row versions: not a RowDatasetVersionSequence") from error
+    message = _parse_versions(data)
     try:
         lengths = [_segment_length(run.span, most) for run in message.runs]
     except CorruptFileError as error:
@@ -181,7 +195,7 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
     return replace(fragment, last_updated_at_versions=written, created_at_versions=created_at)
 
 
-def with_last_updated(fragment: Fragment, offsets: Iterable[int], version: int) -> Fragment:
+def with_last_updated(fragment: Fragment, offsets: BitMap, version: int) -> Fragment:
     """Record `version` as the one in which some rows of a fragment were updated last.
 
     Args:
@@ -192,7 +206,7 @@ def with_last_updated(fragment: Fragment, offsets: Iterable[int], version: int) 
     if fragment.last_updated_at_versions is None:
         return fragment
     versions = decode_versions(fragment.last_updated_at_versions).copy()
-    rows = np.array(offsets, dtype=np.int64)
+    rows = offsets_of(offsets)
     versions[rows[rows < len(versions)]] = version
     return replace(fragment, last_updated_at_versions=encode_versions(versions))
 

@@ -30,6 +30,7 @@ from lance_core.verbs.scan.read_fragment import count_file_rows, parallel_reques
 
 Mask = npt.NDArray[np.bool_]
 Item = TypeVar("Item")
+Written = TypeVar("Written")
 
 
 def live_batches(
@@ -161,8 +162,8 @@ def write_column_file(
     return file
 
 
-def write_at_once(work: Callable[[Item], Fragment], parts: Sequence[Item], store: ObjectStore) -> Iterator[Fragment]:
-    """Yield the fragments that `work` writes for some parts, in order; several are written at once.
+def write_at_once(work: Callable[[Item], Written], parts: Sequence[Item], store: ObjectStore) -> Iterator[Written]:
+    """Yield what `work` returns for some parts, each of a fragment, in order; several are written at once.
 
     Few parts are written one after the other, each by all threads.
     """

@@ -97,6 +97,11 @@ def take_addresses(
     return in_order(_gather(snapshot, parts, options), order)
 
 
+def take_offsets(snapshot: Snapshot, fragment: Fragment, offsets: _Integers, options: ScanOptions) -> pa.Table:
+    """Rows of a fragment at ascending physical offsets without repetition, which must all exist."""
+    return _gather(snapshot, [(fragment, offsets)], options)
+
+
 def _gather(snapshot: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
     """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
     options = replace(options, batch_size=None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,13 @@ Missing = Literal["null", "keep", "error"]
 _Offsets = npt.NDArray[np.int64]
 _SHOWN: Final = 5
 _NONE: Final = BitMap().serialize()
+
+
+class SlicedRows(Protocol):
+    """Rows that are taken in slices, in order: a table, or what reads them then."""
+
+    def slice(self, first: int, count: int, /) -> pa.Table:
+        """`count` rows from the row `first` on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +244,7 @@ def plan_columns(
     """
     if missing not in get_args(Missing):
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
-    columns, added = _resolve_columns(snapshot.manifest, schema)
+    columns, added = resolve_columns(snapshot.manifest, schema)
     serialized = schema_to_bytes(columns)
     places = ("",) if allow_external else external_prefixes(snapshot.manifest.base_paths)
     tasks = tuple(
@@ -261,7 +268,7 @@ def plan_columns(
     )
 
 
-def _resolve_columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
+def resolve_columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
     """The columns with field ids, and the names of those that the table lacks."""
     _check_names(schema)
     if not schema.names:
@@ -310,7 +317,7 @@ def write_values(
     fragment: Fragment,
     columns: Schema,
     offsets: _Offsets,
-    values: pa.Table,
+    values: SlicedRows,
     nulls: BitMap,
     files: UncommittedFiles,
 ) -> DataFile:
@@ -347,7 +354,7 @@ def _read_old(
 
 
 def _merge_values(
-    windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: pa.Table, nulls: _Offsets, dead: _Offsets
+    windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: SlicedRows, nulls: _Offsets, dead: _Offsets
 ) -> Iterator[pa.Table]:
     """Yield the old values with the new ones in their places; deleted rows may get any value, as it is never read."""
     start = 0

@@ -1,0 +1,259 @@
+"""Methods of `LanceDataset` that compute columns with a function of the user, and the table of rows on which it failed.
+
+    _failed/<name>.lance, beside the table    row_id, key, inputs, code_version, error, failed_at, attempt
+
+A row is in that table as long as its cells record a failure: a row whose call succeeds leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.commit.records import Commit
+from lance_core.errors import DatasetNotFoundError
+from lance_core.schema import primary_key
+from lance_core.store import uri_below
+from lance_core.verbs.columns.compute.calls import Calls
+from lance_core.verbs.columns.compute.computation import Computation, Record
+from lance_core.verbs.columns.compute.due import count_due_rows
+from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
+from lance_core.verbs.columns.compute.run import (
+    ComputeProgress,
+    ComputeResult,
+    FailedRow,
+    Pace,
+    Run,
+    judge_failures,
+)
+from lance_core.verbs.context.handle import Handle
+
+FAILED_ROWS: Final = pa.schema([
+    ("row_id", pa.uint64()),
+    ("key", pa.string()),
+    ("inputs", pa.int64()),
+    ("code_version", pa.string()),
+    ("error", pa.string()),
+    ("failed_at", pa.timestamp("us", "UTC")),
+    ("attempt", pa.string()),
+])  # fmt: skip
+"""The columns of the table of failed rows."""
+
+
+class ComputeVerbs(Handle):
+    """Methods that compute columns. The handle moves to the new version."""
+
+    def compute_columns(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: Sequence[str],
+        columns: pa.Schema,
+        name: str,
+        code_version: str,
+        where: str | pc.Expression | None = None,
+        batch_size: int = 256,
+        commit_every: int | str = 10_000,
+        visible_every: int | str | None = None,
+        max_failed_rows: float = 0,
+        retry_failed: bool = False,
+        timeout: float | None = None,
+        processes: int = 0,
+        concurrency: int = 1,
+        setup: Callable[[], Any] | None = None,
+        on_running: OnRunning = "reject",
+        lease_seconds: float = LEASE_SECONDS,
+        failures_uri: str | None = None,
+        attempt: str = "",
+        progress: Callable[[ComputeProgress], object] | None = None,
+        transaction_properties: Mapping[str, str] | None = None,
+        commit_message: str | None = None,
+        max_retries: int = 20,
+    ) -> ComputeResult:
+        """Compute columns of the rows that are due, each row once. Not in pylance.
+
+        Rows are due that have no cells yet, whose cells are by another code version, and whose inputs have other values
+        than those that their cells were computed from. What was computed is staged every `commit_every` rows, and a
+        later call goes on from there, in whatever process; the columns of whole fragments are committed at the end. The
+        table gets a column `_<name>` beside them, which records for each row how its cells were computed.
+
+        Args:
+            function: Takes a record batch of the inputs, or a pandas or polars frame if the annotation of its first
+                parameter says so, and the object of `setup` if that is given. Returns as many rows: a record batch, a
+                table, a frame, or the array of a single column. It may be a coroutine function.
+            inputs: The columns that the function reads.
+            columns: The columns that it returns, all of which may be null.
+            name: The name of the computation, by which later calls continue it.
+            code_version: The version of the function.
+            where: The rows that are looked at, as SQL or an expression; None for all.
+            batch_size: The most rows of a call.
+            commit_every: Rows, or a duration such as "5m", after which results are staged.
+            visible_every: Rows, or a duration, after which the fragments that are done are committed; None to commit at
+                the end.
+            max_failed_rows: The most rows on which the function may fail: a number, or a share of the due rows below 1.
+            retry_failed: Whether rows are computed again on which the function has failed.
+            timeout: Seconds after which a call counts as one that failed. A plain function then runs in a process.
+            processes: Worker processes that call a plain function; 0 for this process.
+            concurrency: Calls of a coroutine function at the same time.
+            setup: Makes the second argument of the function, once per process.
+            on_running: What happens while another run computes these columns: "reject" raises, "wait" waits.
+            lease_seconds: Seconds after which a run of another host that is not seen any more counts as dead.
+            failures_uri: The table of failed rows; None for `_failed/<name>.lance` beside the table.
+            attempt: A note on this call in the table of failed rows.
+            progress: Called after each call of the function.
+            transaction_properties: Strings for the history, by key.
+            commit_message: A string for the history.
+            max_retries: Attempts of each commit, at least one.
+
+        Returns:
+            What was due, and what was done. Without a row that is due nothing is called, and there is no new version.
+
+        Raises:
+            UnsupportedError: The table has no stable row ids.
+            InvalidInputError: A column exists that the computation does not own, or the function returned another
+                number of rows.
+            SchemaError: An input is missing, or the function returned other columns.
+            FailedRowsError: The function failed on more rows than allowed; the others are committed.
+            RetryableConflictError: Another run computes these columns.
+            SupersededError: Another run took over, as this process was paused.
+
+        Examples:
+            >>> photos = lance.write_dataset({"text": ["a", "bc"]}, "t.lance", enable_stable_row_ids=True)
+            >>> length = {"inputs": ["text"], "columns": pa.schema([("size", pa.int32())]), "name": "length"}
+            >>> measure = lambda batch: pc.utf8_length(batch["text"])
+            >>> photos.compute_columns(measure, **length, code_version="1").rows_computed
+            2
+            >>> added = photos.insert({"text": ["def"]})
+            >>> photos.compute_columns(measure, **length, code_version="1").rows_due
+            {'new': 1}
+            >>> photos.to_table(["size"])["size"].to_pylist()
+            [1, 2, 3]
+        """
+        computation = Computation(name=name, inputs=tuple(inputs), columns=columns, code_version=code_version)
+        calls = Calls(
+            function=function, columns=columns, setup=setup, processes=processes, concurrency=concurrency,
+            timeout_s=timeout,
+        )  # fmt: skip
+        pace = Pace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
+        log = _FailureLog(self, computation, failures_uri or _failures_beside(self, name), attempt)
+        with hold_lease(self._store, name, on_running, lease_seconds) as lease:
+            self.checkout_latest()
+            run = Run(
+                snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
+                retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=progress, lease=lease,
+            )  # fmt: skip
+            self._manifest, result = run.run()
+        judge_failures(result, max_failed_rows, log.uri)
+        return result
+
+    def count_due_rows(
+        self,
+        *,
+        inputs: Sequence[str],
+        columns: pa.Schema,
+        name: str,
+        code_version: str,
+        where: str | pc.Expression | None = None,
+        retry_failed: bool = False,
+    ) -> dict[str, int]:
+        """Count the rows that `compute_columns` would compute, by reason: a dry run. Not in pylance.
+
+        The inputs of rows are read that were changed since their cells were computed, and of no others.
+
+        Args:
+            inputs: The columns that the function reads.
+            columns: The columns that it returns.
+            name: The name of the computation.
+            code_version: The version of the function.
+            where: The rows that are looked at; None for all.
+            retry_failed: Whether rows count on which the function has failed.
+
+        Returns:
+            Rows by reason: "new", "inputs changed", "code changed", "failed"; reasons without rows are left out.
+
+        Raises:
+            UnsupportedError: The table has no stable row ids.
+            InvalidInputError: A column exists that the computation does not own.
+            SchemaError: An input is missing.
+
+        Examples:
+            >>> photos = lance.write_dataset({"text": ["a", "bc"]}, "t.lance", enable_stable_row_ids=True)
+            >>> schema = pa.schema([("size", pa.int32())])
+            >>> photos.count_due_rows(inputs=["text"], columns=schema, name="length", code_version="1")
+            {'new': 2}
+        """
+        computation = Computation(name=name, inputs=tuple(inputs), columns=columns, code_version=code_version)
+        computation.check(self._manifest, self._uri)
+        record = Record.read(self.snapshot, name)
+        return count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)
+
+
+def _failures_beside(dataset: Handle, name: str) -> str:
+    """The URI of the table of failed rows beside a table."""
+    parent = dataset.root_uri.rpartition("/")[0]
+    return uri_below(parent, f"_failed/{name}.lance")
+
+
+@dataclass(frozen=True, slots=True)
+class _FailureLog:
+    """The table of the rows on which a computation failed."""
+
+    dataset: Handle
+    computation: Computation
+    uri: str
+    attempt: str
+
+    def report(self, failed: Sequence[FailedRow], ids: npt.NDArray[np.uint64]) -> None:
+        """Record the rows that failed, and remove those that did not, before their cells are committed.
+
+        Args:
+            failed: The rows that failed.
+            ids: The row ids of all rows whose cells are committed.
+        """
+        from lance_core.dataset.lance_dataset import dataset, write_dataset  # noqa: PLC0415 - these have this class as a base
+
+        options = dict(self.dataset.snapshot.store.options)
+        try:
+            table = dataset(self.uri, storage_options=options or None)
+        except DatasetNotFoundError:
+            if failed:
+                write_dataset(self._describe(failed), self.uri, storage_options=options or None)
+            return
+        failed_ids = np.array([row.row_id for row in failed], np.uint64)
+        present = table.to_table(columns=["row_id"])["row_id"].to_numpy()
+        over = np.setdiff1d(np.intersect1d(present, ids), failed_ids)
+        if len(over):
+            table.delete(pc.field("row_id").isin(pa.array(over)))
+        if failed:
+            table.merge_insert("row_id").when_matched_update_all().when_not_matched_insert_all().execute(
+                self._describe(failed)
+            )
+
+    def _describe(self, failed: Sequence[FailedRow]) -> pa.Table:
+        number = len(failed)
+        values = [
+            [row.row_id for row in failed],
+            self._read_keys([row.row_id for row in failed]),
+            [row.inputs for row in failed],
+            [self.computation.code_version] * number,
+            [row.error for row in failed],
+            [datetime.now(UTC)] * number,
+            [self.attempt] * number,
+        ]
+        return pa.table([pa.array(column, kind) for column, kind in zip(values, FAILED_ROWS.types, strict=True)],
+                        schema=FAILED_ROWS)  # fmt: skip
+
+    def _read_keys(self, ids: Sequence[int]) -> list[str | None]:
+        """The primary key of rows as text; None where the table declares none."""
+        names = [field.name for field in primary_key(self.dataset.snapshot.manifest.schema)]
+        if not names:
+            return [None] * len(ids)
+        rows = self.dataset._take_rows(ids, names).to_pylist()  # type: ignore[attr-defined]  # noqa: SLF001
+        return [", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows]

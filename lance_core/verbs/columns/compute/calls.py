@@ -1,0 +1,342 @@
+"""Call a function on batches of rows: in this process, in worker processes, or as coroutines; batches are bisected.
+
+    plain function       in this process, one batch after the other
+    processes=n          in n forked processes; one that takes longer than `timeout` is killed and replaced
+    async function       `concurrency` batches at once in one event loop
+
+A batch on which the function fails is divided until single rows fail. Results of other types or numbers of rows are
+errors of the function, and end the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import multiprocessing
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.threads import ThreadPool
+from lance_core.verbs.columns.batch_udf import as_batch
+
+_MOST_ERROR: Final = 2000
+"""Characters of an error that are kept."""
+
+Item = TypeVar("Item")
+
+
+class CallError(Exception):
+    """The function failed on a batch; the text is that of its error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """How a function is called.
+
+    Attributes:
+        function: Takes a record batch, or a pandas or polars frame if its first parameter says so, and the object of
+            `setup` if that is given; returns as many rows, as a record batch, a table, a frame, or the array of a
+            single column. It may be a coroutine function.
+        columns: The columns that it returns.
+        setup: Makes the second argument, once per process.
+        processes: Worker processes; 0 for this process.
+        concurrency: Calls of a coroutine function at once.
+        timeout_s: Seconds after which a call counts as one that failed; None for no limit.
+    """
+
+    function: Callable[..., Any]
+    columns: pa.Schema
+    setup: Callable[[], Any] | None = None
+    processes: int = 0
+    concurrency: int = 1
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 0 or self.concurrency < 1 or (self.timeout_s is not None and self.timeout_s <= 0):
+            raise InvalidInputError("processes must be at least 0, concurrency at least 1, timeout above 0")
+        if self.processes and self.is_async:
+            raise InvalidInputError("a coroutine function has concurrency, and no processes")
+        if self.concurrency > 1 and not self.is_async:
+            raise InvalidInputError("only a coroutine function (async def) has concurrency; processes=n runs n calls")
+        if (self.processes or self.timeout_s) and not self.is_async and not hasattr(os, "fork"):
+            raise UnsupportedError("processes and timeout need a system that forks processes")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """The result of a call on a batch.
+
+    Attributes:
+        values: The columns, null in rows on which the function failed.
+        errors: The errors of these rows, by their number in the batch.
+    """
+
+    values: pa.RecordBatch
+    errors: dict[int, str]
+
+
+@dataclass(slots=True)
+class Caller:
+    """Calls a function on batches; created by `open_caller`.
+
+    Attributes:
+        num_calls: Calls so far, those of halves included.
+    """
+
+    calls: Calls
+    width: int
+    _call: Callable[[pa.RecordBatch], pa.RecordBatch]
+    _pool: ThreadPool | None
+    num_calls: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def in_order(self, batches: Iterable[tuple[Item, pa.RecordBatch]]) -> Iterator[tuple[Item, CallResult]]:
+        """Yield each item with the result of its batch; as many batches as `width` are called at once."""
+        waiting: deque[tuple[Item, Future[CallResult]]] = deque()
+        for item, batch in batches:
+            waiting.append((item, self._submit(batch)))
+            if len(waiting) >= self.width:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+    def _submit(self, batch: pa.RecordBatch) -> Future[CallResult]:
+        if self._pool is not None:
+            return self._pool.submit(self._bisect, batch)
+        future: Future[CallResult] = Future()
+        future.set_result(self._bisect(batch))
+        return future
+
+    def _bisect(self, batch: pa.RecordBatch) -> CallResult:
+        with self._lock:
+            self.num_calls += 1
+        try:
+            return CallResult(values=self._call(batch), errors={})
+        except CallError as error:
+            if batch.num_rows == 1:
+                return CallResult(values=_make_nulls(self.calls.columns, 1), errors={0: str(error)})
+        half = batch.num_rows // 2
+        left, right = self._bisect(batch.slice(0, half)), self._bisect(batch.slice(half))
+        joined = pa.Table.from_batches([left.values, right.values]).combine_chunks().to_batches()[0]
+        return CallResult(values=joined, errors=left.errors | {half + row: text for row, text in right.errors.items()})
+
+
+@contextlib.contextmanager
+def open_caller(calls: Calls) -> Iterator[Caller]:
+    """Start what the calls need, and stop it afterwards; calls that go on then are not waited for."""
+    if calls.is_async:
+        with _event_loop() as loop, _threads(calls.concurrency) as pool:
+            function = _prepare(calls)
+
+            def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+                future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(function(batch), calls.timeout_s), loop)
+                with _as_call_error():
+                    result = future.result()
+                return _check_result(result, batch.num_rows, calls.columns)
+
+            yield Caller(calls, calls.concurrency, call, pool)
+    elif calls.processes or calls.timeout_s is not None:
+        processes = max(calls.processes, 1)
+        with contextlib.ExitStack() as stack:
+            local = threading.local()
+            pool = stack.enter_context(_threads(processes))
+            workers: list[_Worker] = []
+
+            def end_workers() -> None:
+                for worker in workers:
+                    worker.end()
+
+            stack.callback(end_workers)
+
+            def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+                if not hasattr(local, "worker"):
+                    local.worker = _Worker(calls)
+                    workers.append(local.worker)
+                result: pa.RecordBatch = local.worker.call(batch)
+                return result
+
+            yield Caller(calls, processes + 1, call, pool)
+    else:
+        plain = _prepare(calls)
+
+        def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+            with _as_call_error():
+                result = plain(batch)
+            return _check_result(result, batch.num_rows, calls.columns)
+
+        yield Caller(calls, 1, call, None)
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[ThreadPool]:
+    pool = ThreadPool(number, thread_name_prefix="lance-call")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="lance-calls", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+
+        async def cancel() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
+def _as_call_error() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise CallError(_describe(error)) from error
+
+
+def _describe(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()[:_MOST_ERROR]
+
+
+def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
+    """The function of a record batch: frames and the object of `setup` are made as its parameters ask for them."""
+    try:
+        more = () if calls.setup is None else (calls.setup(),)
+    except Exception as error:
+        raise InvalidInputError(f"setup failed: {_describe(error)}") from error
+    parameters = list(inspect.signature(calls.function, eval_str=False).parameters.values())
+    annotation = str(parameters[0].annotation) if parameters else ""
+    if "pandas" in annotation or annotation.endswith("pd.DataFrame"):
+        return lambda batch: calls.function(batch.to_pandas(), *more)
+    if "polars" in annotation or annotation.endswith("pl.DataFrame"):
+        import polars as pl
+
+        return lambda batch: calls.function(pl.from_arrow(batch), *more)
+    return lambda batch: calls.function(batch, *more)
+
+
+def _check_result(result: Any, num_rows: int, columns: pa.Schema) -> pa.RecordBatch:
+    """The result of a call as a batch of the columns.
+
+    Raises:
+        InvalidInputError: It has another number of rows, or is no batch.
+        SchemaError: It lacks a column, or has one more, or values of another type.
+    """
+    if isinstance(result, pa.Array | pa.ChunkedArray) and len(columns) == 1:
+        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+        result = pa.RecordBatch.from_arrays([array], columns.names)
+    if type(result).__module__.split(".")[0] == "polars":
+        result = result.to_arrow()
+    batch = as_batch(result)
+    if batch.num_rows != num_rows:
+        raise InvalidInputError(f"the function returned {batch.num_rows} rows for {num_rows}")
+    if sorted(batch.schema.names) != sorted(columns.names):
+        raise SchemaError(f"the function returned the columns {batch.schema.names}, not {columns.names}")
+    try:
+        arrays = [batch.column(field.name).cast(field.type) for field in columns]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"the function returned other types than its columns: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.remove_metadata())
+
+
+def _make_nulls(columns: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    arrays = [pa.nulls(num_rows, field.type) for field in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.remove_metadata())
+
+
+class _Worker:
+    """A forked process that calls the function; a new one is forked after a call that took too long, or killed it."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._process: Any = None
+
+    def call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._process is None:
+            self._begin()
+        self._connection.send_bytes(_to_bytes(batch))
+        try:
+            if not self._connection.poll(self._calls.timeout_s):
+                self.end()
+                raise CallError(f"TimeoutError: the call took longer than {self._calls.timeout_s} s")
+            kind, data = self._connection.recv()
+        except EOFError as error:
+            self._process.join()
+            code = self._process.exitcode
+            self.end()
+            raise CallError(f"the worker process ended with exit code {code}") from error
+        if kind == "failed":
+            raise CallError(data)
+        if kind == "wrong":
+            raise data
+        return pa.ipc.open_stream(data).read_next_batch()
+
+    def _begin(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(self._calls, theirs, self._connection), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+            self._process = None
+
+
+def _work(calls: Calls, connection: Connection, other: Connection) -> None:
+    """Answer calls until the connection is closed."""
+    other.close()
+    function: Callable[[pa.RecordBatch], Any] | None = None
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            batch = pa.ipc.open_stream(connection.recv_bytes()).read_next_batch()
+            answer: tuple[str, Any]
+            try:
+                function = function or _prepare(calls)
+                with _as_call_error():
+                    result = function(batch)
+                answer = "done", _to_bytes(_check_result(result, batch.num_rows, calls.columns))
+            except CallError as error:
+                answer = "failed", str(error)
+            except LanceError as error:
+                answer = "wrong", error
+            connection.send(answer)
+
+
+def _to_bytes(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,190 @@
+"""What a computation is, and what the table records of it.
+
+    column `_<name>`    struct of each row, in the same file as the computed columns:
+                          code      the code version by which the cells were computed; null in a row that was not
+                          inputs    the digest of the inputs (`digests`)
+                          read      the version in which the inputs were read
+                          failed    whether the function failed on the row, whose cells are null then
+    watermark `computed.<name>`
+                        {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11}
+                          settled   a version in which no row of the table was due; 0 for none
+                          own       versions that only set cells of the computation: no input of their rows changed
+                          last      the version for which the newest commit of cells was made
+
+The cells and their record move together: with updates, compaction, promotion, restore and undo, by either library. The
+watermark only spares reads: without it all rows that changed since they were read are compared by their digests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.commit.history import find_transaction
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema.forms import schema_to_arrow
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig
+from lance_core.table.watermarks import PREFIX, WatermarkMove, watermarks
+from lance_core.verbs.context.handle import Snapshot
+
+NAME_KEY: Final = "lance-dagster.computed"
+"""The metadata of fields that names their computation."""
+
+STATE: Final = pa.struct([("code", pa.string()), ("inputs", pa.int64()), ("read", pa.int64()), ("failed", pa.bool_())])
+_KEEPS_INPUTS: Final = (Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """Columns that a function computes from others.
+
+    Attributes:
+        name: Its name, by which later runs continue it.
+        inputs: The columns that the function reads.
+        columns: The columns that it returns, all of which may be null.
+        code_version: The version of the function: rows of another one are computed again.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    columns: pa.Schema
+    code_version: str
+
+    def __post_init__(self) -> None:
+        for text, what in ((self.name, "name"), (self.code_version, "code_version")):
+            if not text or not isinstance(text, str):
+                raise InvalidInputError(f"{what} must be a string that is not empty, not {text!r}")
+        if not self.inputs or not self.columns.names:
+            raise InvalidInputError(f"computation {self.name!r}: inputs and columns need a column each")
+        strict = [field.name for field in self.columns if not field.nullable]
+        if strict:
+            raise SchemaError(
+                f"computation {self.name!r}: column {strict[0]!r} must be nullable, as rows whose call failed have null"
+            )
+
+    @property
+    def state_name(self) -> str:
+        """The column that records how the cells of each row were computed."""
+        return f"_{re.sub(r'[^0-9A-Za-z_]', '_', self.name)}"
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns that are written: those of the function, and the record of each row."""
+        metadata = {NAME_KEY: self.name}
+        fields = [field.with_metadata({**(field.metadata or {}), **metadata}) for field in self.columns]
+        return pa.schema([*fields, pa.field(self.state_name, STATE, metadata=metadata)])
+
+    def check(self, manifest: Manifest, root: str) -> None:
+        """Reject a table whose columns the computation cannot read or set.
+
+        Raises:
+            SchemaError: An input is missing, or a computed column has another type.
+            InvalidInputError: A column exists and is not of this computation.
+            UnsupportedError: The table has no stable row ids.
+        """
+        if not manifest.uses_stable_row_ids:
+            raise UnsupportedError(
+                f"{root} has no stable row ids, by which computed values are kept with their rows: "
+                "LanceDataset.migrate_to_stable_row_ids gives it such ids"
+            )
+        manifest.schema.project(list(self.inputs))
+        clash = set(self.output.names) & set(self.inputs)
+        if clash:
+            raise InvalidInputError(f"computation {self.name!r} reads and sets the column {min(clash)!r}")
+        fields = {field.name: field for field in schema_to_arrow(manifest.schema)}
+        for field in self.output:
+            present = fields.get(field.name)
+            if present is not None and (present.metadata or {}).get(NAME_KEY.encode()) != self.name.encode():
+                raise InvalidInputError(
+                    f"{root} has the column {field.name!r} already, which computation {self.name!r} does not own"
+                )
+            if present is not None and present.type != field.type:
+                raise SchemaError(
+                    f"column {field.name!r} of {root} is {present.type}, and computation {self.name!r} returns "
+                    f"{field.type}: drop the column, or give the new one another name"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the table records of a computation, as the docstring of the module describes it.
+
+    Attributes:
+        code: The code version of the newest commit.
+        settled: A version in which no row was due by `code`; 0 for none.
+        own: Versions that only set cells of the computation.
+        last: The version for which the newest commit of cells was made; None for none.
+        position: The watermark as it is stored; None for none.
+    """
+
+    code: str = ""
+    settled: int = 0
+    own: frozenset[int] = frozenset()
+    last: int | None = None
+    position: str | None = None
+
+    @classmethod
+    def read(cls, snapshot: Snapshot, name: str) -> Record:
+        """The record in a version; the version of the newest commit is looked for in the history."""
+        mark = watermarks(snapshot.manifest.config, f"computed.{name}").get("rows")
+        if mark is None:
+            return cls()
+        stored = json.loads(mark.position)
+        own = {version for first, last in stored["own"] for version in range(first, last + 1)}
+        own |= _find_own(snapshot, name, mark.position, stored["last"])
+        return cls(
+            code=stored["code"],
+            settled=stored["settled"],
+            own=frozenset(own),
+            last=stored["last"],
+            position=mark.position,
+        )
+
+    def after_commit(self, *, code: str, settled: int, version: int) -> Record:
+        """The record after a commit of cells.
+
+        Args:
+            code: The code version of the cells.
+            settled: A version in which no row is due once the cells are committed; 0 for none.
+            version: The version for which the cells were computed.
+        """
+        stored = {"code": code, "settled": settled, "own": _to_ranges(self.own), "last": version}
+        position = json.dumps(stored, separators=(",", ":"))
+        return replace(self, code=code, settled=settled, last=version, position=position)
+
+    def move_from(self, before: Record, name: str, by: str) -> dict[str, str]:
+        """The transaction properties that record this in place of an earlier record."""
+        move = WatermarkMove(
+            name=f"computed.{name}", parts=("rows",), before=before.position, after=self.position, by=by
+        )
+        return WatermarkMove.properties([move])
+
+
+def _find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:
+    """The version of the commit that moved the watermark here, if no other one since `last` may have set inputs."""
+    for version in range(last + 1, snapshot.manifest.version + 1):
+        transaction = find_transaction(snapshot.store, version)
+        if transaction is None:
+            return set()
+        moves = WatermarkMove.of({k: v for k, v in transaction.properties.items() if k == f"{PREFIX}computed.{name}"})
+        if any(move.after == position for move in moves):
+            return {version}
+        if not isinstance(transaction.operation, _KEEPS_INPUTS):
+            return set()
+    return set()
+
+
+def _to_ranges(versions: frozenset[int]) -> Sequence[list[int]]:
+    ranges: list[list[int]] = []
+    for version in sorted(versions):
+        if ranges and ranges[-1][1] == version - 1:
+            ranges[-1][1] = version
+        else:
+            ranges.append([version, version])
+    return ranges

@@ -1,0 +1,185 @@
+"""Find the rows whose cells are due: those that lack cells, or whose code or inputs have changed.
+
+fragment   all versions of its rows are settled or own, same code     nothing is read
+row        no record                                                  due: new
+           another code version                                       due: code changed
+           failed, and failed rows are asked for                      due: failed
+           last updated after its inputs were read, by no own commit  its inputs are read and compared
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.row_addresses import offsets_of
+from lance_core.schema import Schema
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import decode_versions, list_versions_of_rows
+from lance_core.verbs.columns.compute.computation import Computation, Record
+from lance_core.verbs.columns.compute.digests import digest_rows
+from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.rows.removal import each_matching
+from lance_core.verbs.scan.conditions import to_condition
+from lance_core.verbs.scan.options import scan_options
+from lance_core.verbs.scan.projection import AS_BYTES, described_columns
+from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.scan.take import take_offsets
+
+_READ_BYTES: Final = 32 * 1024 * 1024
+"""About how many bytes of inputs are read at a time."""
+_FIRST_ROWS: Final = 1024
+_MOST_ROWS: Final = 131_072
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueFragment:
+    """Rows of a fragment that are due, or may be.
+
+    Attributes:
+        fragment: The fragment.
+        offsets: Their offsets, ascending.
+        compared: Which of them are due only if the digest of their inputs has changed.
+        digests: The recorded digests of these; any number for the others.
+        counts: How many rows are due for certain, by reason.
+    """
+
+    fragment: Fragment
+    offsets: Offsets
+    compared: npt.NDArray[np.bool_]
+    digests: npt.NDArray[np.int64]
+    counts: dict[str, int]
+
+
+def find_due_rows(
+    snapshot: Snapshot,
+    computation: Computation,
+    record: Record,
+    where: str | pc.Expression | None,
+    *,
+    retry_failed: bool,
+) -> Iterator[DueFragment]:
+    """Yield the rows that are due in each fragment that has such rows.
+
+    Args:
+        snapshot: The version.
+        computation: The computation.
+        record: What the version records of it.
+        where: The rows that are looked at; None for all.
+        retry_failed: Whether rows are due on which the function has failed.
+    """
+    everything = snapshot.manifest.fragments
+    is_skipping = record.code == computation.code_version and not retry_failed
+    places = [
+        place
+        for place, message in enumerate(everything.messages())
+        if not is_skipping or not _is_settled(message.inline_last_updated_at_versions, record)
+    ]
+    fragments = everything if len(places) == len(everything) else [everything[place] for place in places]
+    described = described_columns(snapshot.manifest)
+    condition = None if where is None else to_condition(where, described or snapshot.manifest.schema)
+    state = [field for field in snapshot.manifest.schema.fields if field.name == computation.state_name]
+    for fragment, rows in each_matching(snapshot, condition, described, fragments):
+        offsets = offsets_of(rows)
+        due = _judge(snapshot, fragment, Schema(fields=tuple(state)), offsets, computation, record, retry_failed)
+        if due is not None:
+            yield due
+
+
+def count_due_rows(
+    snapshot: Snapshot,
+    computation: Computation,
+    record: Record,
+    where: str | pc.Expression | None,
+    *,
+    retry_failed: bool,
+) -> dict[str, int]:
+    """The number of rows that are due, by reason, with the arguments of `find_due_rows`."""
+    counts: Counter[str] = Counter()
+    for due in find_due_rows(snapshot, computation, record, where, retry_failed=retry_failed):
+        counts.update(due.counts)
+        compared = replace(due, offsets=due.offsets[due.compared], digests=due.digests[due.compared])
+        for offsets, rows in read_inputs(snapshot, computation, due.fragment, compared.offsets):
+            digests = compared.digests[np.searchsorted(compared.offsets, offsets)]
+            counts["inputs changed"] += int((digest_rows(rows) != digests).sum())
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def read_inputs(
+    snapshot: Snapshot, computation: Computation, fragment: Fragment, offsets: Offsets
+) -> Iterator[tuple[Offsets, pa.Table]]:
+    """Yield the inputs of rows of a fragment, some megabytes at a time, with their offsets."""
+    options = scan_options(snapshot.manifest, list(computation.inputs), blob_handling=AS_BYTES)
+    start, count = 0, _FIRST_ROWS
+    while start < len(offsets):
+        window = offsets[start : start + count]
+        rows = take_offsets(snapshot, fragment, window, options)
+        yield window, rows
+        start += count
+        count = max(1, min(_MOST_ROWS, count * _READ_BYTES // max(rows.nbytes, 1)))
+
+
+def _is_settled(versions: bytes, record: Record) -> bool:
+    """Whether no row of a fragment has changed since a version in which none was due.
+
+    Args:
+        versions: The versions that last changed its rows, serialized; empty for the first version.
+        record: What the table records of the computation.
+    """
+    return all(version <= record.settled or version in record.own for version in list_versions_of_rows(versions) or {1})
+
+
+def _judge(
+    snapshot: Snapshot,
+    fragment: Fragment,
+    state: Schema,
+    offsets: Offsets,
+    computation: Computation,
+    record: Record,
+    retry_failed: bool,
+) -> DueFragment | None:
+    none = np.zeros(len(offsets), np.bool_)
+    field_ids = {field.id for field, _ in state.walk()}
+    if not any(field_ids.intersection(file.fields) for file in fragment.files):
+        is_new, is_other, is_failed, compared = ~none, none, none, none
+        digests = np.zeros(len(offsets), np.int64)
+    else:
+        batches = read_fragment(snapshot, fragment, state, offsets)
+        cells = pa.concat_arrays([batch.column(0) for batch in batches])
+        codes, inputs, read, failed = cells.flatten()
+        is_new = np.asarray(inputs.is_null())
+        digests = inputs.fill_null(0).to_numpy()
+        is_other = ~is_new & np.asarray(pc.fill_null(pc.not_equal(codes, computation.code_version), True))
+        is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
+        updated = _read_versions(fragment, offsets)
+        changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
+        changed &= ~np.isin(updated, np.array(sorted(record.own), np.uint64))
+        compared = changed & ~is_new & ~is_other & ~is_failed
+    chosen = is_new | is_other | is_failed | compared
+    if not chosen.any():
+        return None
+    counts = {"new": is_new, "code changed": is_other, "failed": is_failed}
+    return DueFragment(
+        fragment=fragment,
+        offsets=offsets[chosen],
+        compared=compared[chosen],
+        digests=digests[chosen],
+        counts={reason: int(mask.sum()) for reason, mask in counts.items()},
+    )
+
+
+def _read_versions(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
+    """The version that last changed each of some rows; the first one where the fragment records none."""
+    data = fragment.last_updated_at_versions
+    if data is None:
+        return np.ones(len(offsets), np.uint64)
+    return decode_versions(data, fragment.physical_rows)[offsets]

@@ -1,0 +1,172 @@
+"""The lease by which one run at a time computes the columns of a computation.
+
+    _refs/computations/<name>-<number>.json    {"owner", "host", "pid", "started", "seconds"}
+
+The next number is created by `put_if_absent`: of many runs one gets it. The lease is that of the highest number. Its
+owner writes it again every third of its time; the storage's own time of that write, and `seconds`, say until when it
+holds. A dead process of the same host holds nothing. A run that was paused finds the higher number before it stages or
+commits; what it committed nevertheless would be refused by the watermark of the computation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from lance_core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    LanceError,
+    ObjectNotFoundError,
+    RetryableConflictError,
+    SupersededError,
+)
+from lance_core.store import ObjectStore
+from lance_core.table.paths import COMPUTATIONS_PREFIX
+
+_logger = logging.getLogger(__name__)
+
+LEASE_SECONDS: Final = 120.0
+_POLL_SECONDS: Final = 1.0
+
+OnRunning = Literal["reject", "wait"]
+"""What happens while another run computes the same columns."""
+
+
+class Lease:
+    """A lease of this process; created by `hold_lease`."""
+
+    def __init__(self, store: ObjectStore, name: str, number: int, seconds: float) -> None:
+        self.owner = uuid.uuid4().hex
+        self._store, self._prefix, self._number, self._seconds = store, _prefix_of(name), number, seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)
+
+    def begin(self) -> bool:
+        """Create the object of the lease; False if another run has created it."""
+        try:
+            self._store.put_if_absent(self._key, self._describe())
+        except AlreadyExistsError:
+            return False
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Check that no other run has taken the lease over.
+
+        Raises:
+            SupersededError: Another run has, as this one was paused for longer than the lease holds.
+        """
+        number, key = max(_list_numbers(self._store, self._prefix), default=(0, ""))
+        if number != self._number or _read_lease(self._store, key)[0].get("owner") != self.owner:
+            raise SupersededError(
+                f"another run computes the columns of {self._prefix.rpartition('/')[2]!r} now, as this one was paused "
+                f"for more than {self._seconds:.0f} s: nothing more was written; run it again to continue"
+            )
+
+    def end(self) -> None:
+        """Release the lease, and remove those of earlier runs."""
+        self._ended.set()
+        self._thread.join()
+        for number, key in _list_numbers(self._store, self._prefix):
+            if number <= self._number:
+                self._store.delete(key)
+
+    @property
+    def _key(self) -> str:
+        return f"{self._prefix}{self._number}.json"
+
+    def _describe(self) -> bytes:
+        place = {"host": socket.gethostname(), "pid": os.getpid(), "started": _start_of(os.getpid())}
+        return json.dumps({"owner": self.owner, **place, "seconds": self._seconds}).encode()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._seconds / 3):
+            try:
+                self.check()
+                self._store.put(self._key, self._describe())
+            except SupersededError:
+                return
+            except LanceError as error:
+                _logger.warning("the lease %s could not be renewed: %s", self._key, error)
+
+
+@contextlib.contextmanager
+def hold_lease(store: ObjectStore, name: str, on_running: str, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
+    """Hold the lease of a computation.
+
+    Args:
+        store: The table's store.
+        name: The computation.
+        on_running: "reject" or "wait".
+        seconds: How long the lease holds after its owner was last seen.
+
+    Raises:
+        RetryableConflictError: Another run computes these columns, and `on_running` is "reject".
+    """
+    if on_running not in get_args(OnRunning):
+        raise InvalidInputError(f"on_running is one of {', '.join(get_args(OnRunning))}, not {on_running!r}")
+    while True:
+        leases = _list_numbers(store, _prefix_of(name))
+        number, key = max(leases, default=(0, ""))
+        owner = _read_owner(store, key) if key else None
+        if owner is None:
+            lease = Lease(store, name, number + 1, seconds)
+            if lease.begin():
+                break
+            continue
+        if on_running == "reject":
+            raise RetryableConflictError(
+                f"computation {name!r} of {store.root} is running on {owner['host']} (process {owner['pid']}): wait "
+                "for its end, or pass on_running='wait'"
+            )
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield lease
+    finally:
+        lease.end()
+
+
+def _prefix_of(name: str) -> str:
+    return f"{COMPUTATIONS_PREFIX}{name.encode().hex()}-"
+
+
+def _list_numbers(store: ObjectStore, prefix: str) -> list[tuple[int, str]]:
+    keys = [meta.key for meta in store.list(prefix)]
+    numbers = [(key.removeprefix(prefix).removesuffix(".json"), key) for key in keys]
+    return [(int(number), key) for number, key in numbers if number.isdecimal()]
+
+
+def _read_owner(store: ObjectStore, key: str) -> dict[str, Any] | None:
+    """The owner of a lease; None if it does not hold any more."""
+    owner, modified = _read_lease(store, key)
+    is_here = owner.get("host") == socket.gethostname()
+    is_dead = not owner or (is_here and _start_of(owner["pid"]) != owner["started"])
+    return None if is_dead or time.time() > modified + owner["seconds"] else owner
+
+
+def _read_lease(store: ObjectStore, key: str) -> tuple[dict[str, Any], float]:
+    """What a lease says, and when it was written; nothing if it was removed."""
+    try:
+        data, meta = store.read(key)
+    except ObjectNotFoundError:
+        return {}, 0.0
+    return json.loads(bytes(data)), meta.modified
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process of this host began, as its system counts; None if there is no such process, or it is unknown."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return status.rpartition(")")[2].split()[19]

@@ -1,0 +1,446 @@
+"""Run a computation: find the rows that are due, call the function, stage its results, and commit whole fragments.
+
+lease -> due rows -> inputs and digests -> staged before? -> calls -> staged files -> file per fragment -> commit
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.commit.records import Commit
+from lance_core.commit.versions import identity_of
+from lance_core.errors import FailedRowsError, InvalidInputError
+from lance_core.row_addresses import bitmap_of
+from lance_core.schema import Schema, schema_to_bytes
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.rowids import decode_row_ids_of
+from lance_core.times import parse_duration
+from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller
+from lance_core.verbs.columns.compute.computation import Computation, Record
+from lance_core.verbs.columns.compute.digests import digest_rows
+from lance_core.verbs.columns.compute.due import DueFragment, Offsets, find_due_rows, read_inputs
+from lance_core.verbs.columns.compute.lease import Lease
+from lance_core.verbs.columns.compute.results import ComputedRows, Results, Staged, find_staged, rows_schema
+from lance_core.verbs.columns.write_columns.commit import commit_columns
+from lance_core.verbs.columns.write_columns.tasks import (
+    ColumnPlan,
+    ColumnTask,
+    WrittenColumns,
+    resolve_columns,
+    write_values,
+)
+from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
+from lance_core.verbs.files.column_files import write_at_once
+from lance_core.verbs.files.conform import conform, fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often results are staged and committed.
+
+    Attributes:
+        batch_size: Rows of one call.
+        commit_every: Rows, or a duration such as "5m", after which results are staged.
+        visible_every: The same for commits of the fragments that are done; None to commit at the end.
+    """
+
+    batch_size: int = 256
+    commit_every: int | str = 10_000
+    visible_every: int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InvalidInputError(f"batch_size must be at least 1, not {self.batch_size}")
+        for name in ("commit_every", "visible_every"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise InvalidInputError(f"{name} must be at least 1 row, not {value}")
+            if isinstance(value, str):
+                parse_duration(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProgress:
+    """How far a run is.
+
+    Attributes:
+        rows_due: Rows that are due for certain, and those whose inputs are compared.
+        rows_done: Rows of them that are computed, staged before, or whose inputs have not changed.
+        rows_failed: Rows on which the function failed.
+        calls: Calls of the function.
+        seconds: Seconds since the first call.
+    """
+
+    rows_due: int
+    rows_done: int
+    rows_failed: int
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeResult:
+    """The result of a run.
+
+    Attributes:
+        version: The version that was committed last; the one that was read if no row was due.
+        read_version: The version in which the inputs were read.
+        rows_due: The rows that were due, by reason: "new", "inputs changed", "code changed", "failed".
+        rows_computed: The rows whose cells were set.
+        rows_staged_before: Those of them that an earlier run had computed and staged.
+        rows_failed: Those of them on which the function failed; their cells are null.
+        rows_compared: The rows whose inputs were read and had not changed.
+        calls: The calls of the function, those of halves of batches included.
+        commits: The number of versions.
+        bytes_written: Bytes of the column files.
+    """
+
+    version: int
+    read_version: int
+    rows_due: dict[str, int]
+    rows_computed: int = 0
+    rows_staged_before: int = 0
+    rows_failed: int = 0
+    rows_compared: int = 0
+    calls: int = 0
+    commits: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRow:
+    """A row on which the function failed.
+
+    Attributes:
+        row_id: Its stable row id.
+        inputs: The digest of its inputs.
+        error: The error.
+    """
+
+    row_id: int
+    inputs: int
+    error: str
+
+
+class _Segment(NamedTuple):
+    """Rows of one fragment in a batch of calls."""
+
+    fragment_id: int
+    offsets: Offsets
+    ids: npt.NDArray[np.uint64]
+    digests: npt.NDArray[np.int64]
+
+    def slice(self, first: int, last: int) -> _Segment:
+        """Some of the rows."""
+        return _Segment(self.fragment_id, self.offsets[first:last], self.ids[first:last], self.digests[first:last])
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run of a computation on a version.
+
+    Attributes:
+        snapshot: The version.
+        computation: The computation.
+        calls: How the function is called.
+        pace: How often results are staged and committed.
+        where: The rows that are looked at; None for all.
+        retry_failed: Whether rows are computed again on which the function has failed.
+        how: How versions are committed.
+        report: Called before each commit with the failed rows and the stable ids of all rows whose cells it sets.
+        progress: Called after each call of the function.
+        lease: The lease of the run.
+    """
+
+    snapshot: Snapshot
+    computation: Computation
+    calls: Calls
+    pace: Pace
+    where: str | pc.Expression | None
+    retry_failed: bool
+    how: Commit
+    report: Callable[[Sequence[FailedRow], npt.NDArray[np.uint64]], object]
+    progress: Callable[[ComputeProgress], object] | None
+    lease: Lease
+    _manifest: Manifest = field(init=False)
+    _record: Record = field(init=False)
+    _results: Results = field(init=False)
+    _staged: Staged = field(init=False)
+    _used: npt.NDArray[np.bool_] = field(init=False)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _reasons: Counter[str] = field(default_factory=Counter)
+    _left: dict[int, int] = field(default_factory=dict)
+    _ended: list[int] = field(default_factory=list)
+    _ids: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    _failed: list[FailedRow] = field(default_factory=list)
+
+    def run(self) -> tuple[Manifest, ComputeResult]:
+        """Compute the cells that are due, and commit them."""
+        self._manifest = self.snapshot.manifest
+        self.computation.check(self._manifest, self.snapshot.store.root)
+        self._record = Record.read(self.snapshot, self.computation.name)
+        fragments = list(
+            find_due_rows(self.snapshot, self.computation, self._record, self.where, retry_failed=self.retry_failed)
+        )
+        self._left = {due.fragment.id: len(due.offsets) for due in fragments}
+        for due in fragments:
+            self._reasons.update(due.counts)
+        if fragments:
+            self._results = Results(self.snapshot, self.computation)
+            self._staged = find_staged(self.snapshot, self.computation)
+            self._used = np.zeros(len(self._staged.ids), np.bool_)
+            self._compute(fragments)
+            self._commit(settled=0 if self.where is not None else self.snapshot.manifest.version)
+            self._remove_staged()
+        return self._manifest, self._describe()
+
+    def _compute(self, fragments: Sequence[DueFragment]) -> None:
+        """Call the function on all rows that are due, and stage and commit at the asked pace."""
+        total, begun = sum(self._left.values()), time.monotonic()
+        stage, visible = _Interval(self.pace.commit_every), _Interval(self.pace.visible_every)
+        with open_caller(self.calls) as caller:
+            for segments, result in caller.in_order(self._each_batch(fragments)):
+                self._add(segments, result)
+                self._counts["calls"] = caller.num_calls
+                done = total - sum(self._left.values())
+                if stage.is_over(done):
+                    self.lease.check()
+                    self._results.stage()
+                if visible.is_over(done) and self._ended:
+                    self._commit(settled=0)
+                if self.progress is not None:
+                    seconds = time.monotonic() - begun
+                    self.progress(
+                        ComputeProgress(
+                            rows_due=total, rows_done=done, rows_failed=self._counts["failed"],
+                            calls=caller.num_calls, seconds=seconds,
+                        )
+                    )  # fmt: skip
+
+    def _each_batch(self, fragments: Iterable[DueFragment]) -> Iterator[tuple[list[_Segment], pa.RecordBatch]]:
+        """Yield batches of inputs, also of several fragments, each with its rows."""
+        segments: list[_Segment] = []
+        tables: list[pa.Table] = []
+        size = self.pace.batch_size
+        for due in fragments:
+            for segment, rows in self._read_due(due):
+                segments.append(segment)
+                tables.append(rows)
+                joined = pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else rows
+                whole = joined.num_rows // size * size
+                for start in range(0, whole, size):
+                    batch_segments, segments = _split(segments, size)
+                    yield batch_segments, _to_batch(joined.slice(start, size))
+                tables = [joined.slice(whole)] if joined.num_rows > whole else []
+        if tables:
+            yield segments, _to_batch(pa.concat_tables(tables))
+
+    def _read_due(self, due: DueFragment) -> Iterator[tuple[_Segment, pa.Table]]:
+        """Yield rows of a fragment that have to be computed, with their inputs, some megabytes at a time."""
+        ids = decode_row_ids_of(due.fragment)
+        assert ids is not None
+        start = 0
+        for offsets, rows in read_inputs(self.snapshot, self.computation, due.fragment, due.offsets):
+            window = slice(start, start + len(offsets))
+            start += len(offsets)
+            digests = digest_rows(rows)
+            is_same = due.compared[window] & (due.digests[window] == digests)
+            self._reasons["inputs changed"] += int((due.compared[window] & ~is_same).sum())
+            places = self._staged.find(ids[offsets], digests, with_failed=not self.retry_failed)
+            is_staged = ~is_same & (places >= 0)
+            if is_staged.any():
+                self._use(due.fragment.id, offsets[is_staged], ids[offsets[is_staged]], places[is_staged])
+            self._counts["compared"] += int(is_same.sum())
+            self._finish(due.fragment.id, int((is_same | is_staged).sum()))
+            is_due = ~is_same & ~is_staged
+            if is_due.any():
+                segment = _Segment(due.fragment.id, offsets[is_due], ids[offsets[is_due]], digests[is_due])
+                yield segment, rows if is_due.all() else rows.filter(pa.array(is_due))
+
+    def _use(self, fragment_id: int, offsets: Offsets, ids: npt.NDArray[np.uint64], places: Offsets) -> None:
+        """Use rows that an earlier run has staged."""
+        self._results.reuse(fragment_id, offsets, self._staged, places)
+        self._used[places] = True
+        self._ids.append(ids)
+        self._counts["staged before"] += len(places)
+        errors = self._staged.errors.take(pa.array(places))
+        for row in np.flatnonzero(np.asarray(errors.is_valid())).tolist():
+            self._fail(int(ids[row]), int(self._staged.inputs[places[row]]), errors[row].as_py())
+
+    def _fail(self, row_id: int, digest: int, error: str) -> None:
+        """Note a row on which the function failed."""
+        self._failed.append(FailedRow(row_id=row_id, inputs=digest, error=error))
+        self._counts["failed"] += 1
+
+    def _add(self, segments: Sequence[_Segment], result: CallResult) -> None:
+        """Add the result of a call."""
+        start = 0
+        for segment in segments:
+            end = start + len(segment.offsets)
+            errors = [result.errors.get(row) for row in range(start, end)] if result.errors else [None] * (end - start)
+            for row in sorted(result.errors):
+                if start <= row < end:
+                    row_id, digest = int(segment.ids[row - start]), int(segment.digests[row - start])
+                    self._fail(row_id, digest, result.errors[row])
+            values = pa.Table.from_batches([result.values.slice(start, end - start)])
+            columns = [pa.array(segment.ids), pa.array(segment.digests), pa.array(errors, pa.string()), *values.columns]
+            rows = pa.table(columns, schema=rows_schema(self.computation))
+            self._results.add(segment.fragment_id, segment.offsets, rows)
+            self._ids.append(segment.ids)
+            self._finish(segment.fragment_id, end - start)
+            start = end
+
+    def _finish(self, fragment_id: int, num_rows: int) -> None:
+        """Note that rows of a fragment need no call any more."""
+        self._left[fragment_id] -= num_rows
+        if not self._left[fragment_id]:
+            self._ended.append(fragment_id)
+
+    def _commit(self, *, settled: int) -> None:
+        """Commit the fragments of which all rows are computed."""
+        ended, self._ended = [number for number in self._ended if self._results.has(number)], []
+        if not ended:
+            return
+        self.report(self._failed, np.concatenate(self._ids))
+        self._failed, self._ids = [], []
+        manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
+        columns, added = resolve_columns(manifest, self.computation.output)
+        record = self._record.after_commit(code=self.computation.code_version, settled=settled, version=version)
+        properties = record.move_from(self._record, self.computation.name, self.lease.owner)
+        how = replace(self.how, properties={**(self.how.properties or {}), **properties})
+        with collecting_files(self.snapshot) as files:
+            written = list(
+                write_at_once(lambda number: self._write(number, columns, files), ended, self.snapshot.store)
+            )
+            tasks = tuple(_make_task(version, part, columns) for part in written)
+            plan = ColumnPlan(
+                version=version, columns=schema_to_bytes(columns), added=added, tasks=tasks,
+                identity=identity_of(manifest),
+            )  # fmt: skip
+            if files.pending is not None:
+                files.pending.wait()
+            self.lease.check()
+            self._manifest, result = commit_columns(self.snapshot, plan, written, how)
+        self._record = record
+        self._counts.update({"computed": result.rows_updated, "commits": 1, "bytes": result.bytes_written})
+
+    def _write(self, fragment_id: int, columns: Schema, files: UncommittedFiles) -> WrittenColumns:
+        """Write the file of a fragment."""
+        fragment = self.snapshot.manifest.fragments.by_id(fragment_id)
+        rows = self._results.take(fragment_id)
+        file = write_values(
+            self.snapshot, fragment, columns, rows.offsets, _ConformedRows(rows, columns), BitMap(), files
+        )
+        return WrittenColumns(fragment_id=fragment_id, file=file, rows=bitmap_of(rows.offsets).serialize())
+
+    def _remove_staged(self) -> None:
+        """Remove the staged files of which no row is needed any more."""
+        store = self.snapshot.store
+        for number, key in enumerate(self._staged.keys):
+            if self.where is None or self._used[self._staged.files == number].all():
+                store.delete(key)
+        for key in self._results.staged_keys:
+            store.delete(key)
+
+    def _describe(self) -> ComputeResult:
+        counts = self._counts
+        return ComputeResult(
+            version=self._manifest.version,
+            read_version=self.snapshot.manifest.version,
+            rows_due={reason: count for reason, count in self._reasons.items() if count},
+            rows_computed=counts["computed"],
+            rows_staged_before=counts["staged before"],
+            rows_failed=counts["failed"],
+            rows_compared=counts["compared"],
+            calls=counts["calls"],
+            commits=counts["commits"],
+            bytes_written=counts["bytes"],
+        )
+
+
+class _ConformedRows(NamedTuple):
+    """Computed rows in the types in which they are stored."""
+
+    rows: ComputedRows
+    columns: Schema
+
+    def slice(self, first: int, count: int) -> pa.Table:
+        """Some of the rows."""
+        table = self.rows.slice(first, count)
+        return conform(table, fit(self.columns, table.schema))
+
+
+class _Interval:
+    """An interval of rows or of time; none is never over."""
+
+    def __init__(self, interval: int | str | None) -> None:
+        self._rows = interval if isinstance(interval, int) else None
+        self._seconds = parse_duration(interval).total_seconds() if isinstance(interval, str) else None
+        self._since = 0, time.monotonic()
+
+    def is_over(self, done: int) -> bool:
+        """Whether it is over once so many rows are done; the next one begins then."""
+        rows, moment = self._since
+        over = self._rows is not None and done - rows >= self._rows
+        over = over or (self._seconds is not None and time.monotonic() - moment >= self._seconds)
+        if over:
+            self._since = done, time.monotonic()
+        return over
+
+
+def _split(segments: Sequence[_Segment], size: int) -> tuple[list[_Segment], list[_Segment]]:
+    """The first `size` rows of segments, and the rest."""
+    first: list[_Segment] = []
+    for place, segment in enumerate(segments):
+        num_rows = len(segment.offsets)
+        if num_rows > size:
+            return [*first, segment.slice(0, size)], [segment.slice(size, num_rows), *segments[place + 1 :]]
+        first.append(segment)
+        size -= num_rows
+        if not size:
+            return first, list(segments[place + 1 :])
+    return first, []
+
+
+def _to_batch(rows: pa.Table) -> pa.RecordBatch:
+    return rows.combine_chunks().to_batches()[0]
+
+
+def _make_task(version: int, part: WrittenColumns, columns: Schema) -> ColumnTask:
+    """The task of which a file is the result."""
+    return ColumnTask(
+        version=version, fragment_id=part.fragment_id, num_rows=len(part.offsets), scope=part.rows, missing="keep",
+        columns=schema_to_bytes(columns),
+    )  # fmt: skip
+
+
+def judge_failures(result: ComputeResult, most: float, where: str) -> None:
+    """Reject a run on which too many rows failed.
+
+    Args:
+        result: What landed.
+        most: The most rows that may fail: a number, or a share of the rows that were due, below 1.
+        where: Where the failed rows are listed.
+
+    Raises:
+        FailedRowsError: More rows have failed.
+    """
+    due = sum(result.rows_due.values())
+    allowed = most * due if 0 < most < 1 else most
+    if result.rows_failed > allowed:
+        raise FailedRowsError(
+            f"the function failed on {result.rows_failed} of {due} rows, and {allowed:g} may fail; the other values "
+            f"are committed, and {where} lists the rows: mend the function under a new code_version, or pass "
+            "retry_failed=True"
+        )

@@ -1,0 +1,444 @@
+"""Columns that a function computes: calls, failures, kills, leases, and what pylance reads."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import lance_core
+from lance_core.errors import (
+    FailedRowsError,
+    InvalidInputError,
+    RetryableConflictError,
+    SchemaError,
+    SupersededError,
+    UnsupportedError,
+)
+from lance_core.verbs.columns.compute import lease as leases
+from lance_core.verbs.columns.compute.digests import digest_rows
+
+# pylance, which is in this process as the oracle, warns of each fork.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SIZE = {"inputs": ["text"], "columns": pa.schema([("size", pa.int32())]), "name": "size", "code_version": "1"}
+
+
+def measure(batch):
+    return pc.utf8_length(batch["text"])
+
+
+@pytest.fixture
+def table(tmp_path):
+    """100 rows in three fragments."""
+    rows = {"id": range(100), "text": ["x" * (i % 7) for i in range(100)]}
+    return lance_core.write_dataset(rows, tmp_path / "t.lance", max_rows_per_file=40, enable_stable_row_ids=True)
+
+
+def failures(table):
+    return lance_core.dataset(f"{Path(table.uri).parent}/_failed/size.lance").to_table().to_pylist()
+
+
+class TestFunctions:
+    def test_frames_by_annotation(self, table):
+        import pandas as pd
+        import polars as pl
+
+        def with_pandas(frame: pd.DataFrame) -> pd.DataFrame:
+            return pd.DataFrame({"size": frame["text"].str.len().astype("int32")})
+
+        def with_polars(frame: "pl.DataFrame"):
+            return frame.select(pl.col("text").str.len_chars().cast(pl.Int32).alias("size"))
+
+        for code, function in enumerate((with_pandas, with_polars, lambda batch: pa.table({"size": measure(batch)}))):
+            assert table.compute_columns(function, **{**SIZE, "code_version": str(code)}).rows_computed == 100
+            assert table.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+
+    def test_coroutines_run_at_once(self, table):
+        running, most = 0, 0
+
+        async def slow(batch):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.02)
+            running -= 1
+            return measure(batch)
+
+        result = table.compute_columns(slow, **SIZE, batch_size=10, concurrency=4)
+        assert (result.calls, most) == (10, 4)
+        assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+
+    def test_processes_with_an_object_each(self, table, tmp_path):
+        def load():
+            (tmp_path / str(os.getpid())).touch()
+            return {"": 0}
+
+        def look_up(batch, sizes):
+            return pa.array([sizes.setdefault(text, len(text)) for text in batch["text"].to_pylist()])
+
+        table.compute_columns(look_up, **SIZE, batch_size=10, processes=2, setup=load)
+        assert table.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert 1 <= len([path for path in tmp_path.iterdir() if path.name.isdecimal()]) <= 2
+        assert not (tmp_path / str(os.getpid())).exists()
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["process", "coroutine"])
+    def test_a_call_that_takes_too_long_fails(self, table, is_async):
+        def slow(batch):
+            if "xxxxxx" in batch["text"].to_pylist():
+                time.sleep(60)
+            return measure(batch)
+
+        async def slow_coroutine(batch):
+            if "xxxxxx" in batch["text"].to_pylist():
+                await asyncio.sleep(60)
+            return measure(batch)
+
+        options = {**SIZE, "where": "id < 10", "batch_size": 4, "max_failed_rows": 1, "timeout": 0.3}
+        result = table.compute_columns(slow_coroutine if is_async else slow, **options)
+        assert (result.rows_computed, result.rows_failed) == (10, 1)
+        (failed,) = failures(table)
+        assert failed["row_id"] == 6
+        assert "Timeout" in failed["error"]
+
+    def test_a_worker_that_dies_fails_on_its_row_alone(self, table):
+        def die(batch):
+            if "xxx" in batch["text"].to_pylist():
+                os._exit(3)
+            return measure(batch)
+
+        result = table.compute_columns(die, **SIZE, where="id < 7", processes=1, max_failed_rows=1)
+        assert result.rows_failed == 1
+        assert failures(table)[0]["error"] == "the worker process ended with exit code 3"
+
+    def test_failing_rows_are_bisected(self, table):
+        sizes = []
+
+        def fail(batch):
+            sizes.append(batch.num_rows)
+            if "xxxxx" in batch["text"].to_pylist():
+                raise ValueError("five")
+            return measure(batch)
+
+        options = {**SIZE, "where": "id < 8", "batch_size": 8}
+        with pytest.raises(
+            FailedRowsError, match=r"failed on 1 of 8 rows, and 0 may fail; the other values are committed"
+        ):
+            table.compute_columns(fail, **options)
+        assert sizes == [8, 4, 4, 2, 1, 1, 2]
+        rows = table.to_table(columns=["size"]).slice(0, 8)["size"].to_pylist()
+        assert rows == [0, 1, 2, 3, 4, None, 6, 0]
+        assert [(row["row_id"], row["error"]) for row in failures(table)] == [(5, "ValueError: five")]
+        assert table.compute_columns(fail, **options).rows_due == {}
+        assert table.compute_columns(measure, **options, retry_failed=True).rows_due == {"failed": 1}
+        assert failures(table) == []
+        assert table.compute_columns(measure, **options, retry_failed=True).rows_due == {}
+
+    def test_a_share_of_the_rows_may_fail(self, table):
+        def fail(batch):
+            raise KeyError(batch["text"][0].as_py())
+
+        with pytest.raises(FailedRowsError):
+            table.compute_columns(fail, **SIZE, where="id < 10", max_failed_rows=0.9)
+        assert len(failures(table)) == 10
+        table.update({"text": "'changed'"}, "id < 10")
+        assert table.compute_columns(measure, **SIZE, where="id < 10").rows_due == {"inputs changed": 10}
+        assert failures(table) == []
+
+    @pytest.mark.parametrize(
+        ("result", "error", "message"),
+        [
+            (pa.array([1, 2], pa.int32()), InvalidInputError, "returned 2 rows for 100"),
+            (pa.table({"other": [1] * 100}), SchemaError, r"returned the columns \['other'\], not \['size'\]"),
+            (pa.table({"size": ["a"] * 100}), SchemaError, "other types than its columns"),
+            (7, InvalidInputError, "returned a int, not a record batch"),
+        ],
+    )
+    @pytest.mark.parametrize("processes", [0, 1])
+    def test_wrong_results_are_no_failed_rows(self, table, result, error, message, processes):
+        with pytest.raises(error, match=message):
+            table.compute_columns(lambda _: result, **SIZE, processes=processes)
+        assert lance_core.dataset(table.uri).version == 1
+
+    def test_no_call_without_a_row_that_is_due(self, table):
+        table.compute_columns(measure, **SIZE)
+
+        def never(_):
+            raise AssertionError
+
+        before = lance_core.iops_counter()
+        result = table.compute_columns(never, **SIZE)
+        assert (result.rows_due, result.calls, result.version) == ({}, 0, 2)
+        assert lance_core.iops_counter() - before < 12
+        assert lance_core.dataset(table.uri).version == 2
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"inputs": ["none"]}, SchemaError, "none"),
+            ({"inputs": []}, InvalidInputError, "need a column each"),
+            ({"columns": pa.schema([])}, InvalidInputError, "need a column each"),
+            ({"columns": pa.schema([pa.field("size", pa.int32(), nullable=False)])}, SchemaError, "must be nullable"),
+            ({"columns": pa.schema([("id", pa.int64())])}, InvalidInputError, "'id' already, which .* does not own"),
+            ({"columns": pa.schema([("text", pa.string())])}, InvalidInputError, "reads and sets the column 'text'"),
+            ({"code_version": ""}, InvalidInputError, "code_version must be a string"),
+            ({"name": ""}, InvalidInputError, "name must be a string"),
+            ({"batch_size": 0}, InvalidInputError, "batch_size must be at least 1"),
+            ({"commit_every": 0}, InvalidInputError, "commit_every must be at least 1 row"),
+            ({"commit_every": "often"}, InvalidInputError, "is not a duration"),
+            ({"concurrency": 2}, InvalidInputError, "only a coroutine function"),
+            ({"on_running": "fight"}, InvalidInputError, "on_running is one of reject, wait"),
+            ({"timeout": 0}, InvalidInputError, "timeout above 0"),
+        ],
+    )
+    def test_are_rejected_before_a_call(self, table, options, error, message):
+        def never(_):
+            raise AssertionError
+
+        with pytest.raises(error, match=message):
+            table.compute_columns(never, **{**SIZE, **options})
+        assert lance_core.dataset(table.uri).version == 1
+
+    def test_a_table_without_stable_row_ids(self, tmp_path):
+        table = lance_core.write_dataset({"text": ["a"]}, tmp_path / "t")
+        with pytest.raises(UnsupportedError, match="migrate_to_stable_row_ids"):
+            table.compute_columns(measure, **SIZE)
+        table.migrate_to_stable_row_ids()
+        assert table.compute_columns(measure, **SIZE).rows_computed == 1
+
+    def test_another_type_of_the_column(self, table):
+        table.compute_columns(measure, **SIZE)
+        with pytest.raises(SchemaError, match="is int32, and computation 'size' returns int64"):
+            table.compute_columns(measure, **{**SIZE, "columns": pa.schema([("size", pa.int64())])})
+
+    def test_chains(self, table):
+        """A computed column is an input of another one; equal values change nothing there."""
+        table.compute_columns(measure, **SIZE)
+        square = {
+            "inputs": ["size"],
+            "columns": pa.schema([("square", pa.int32())]),
+            "name": "square",
+            "code_version": "1",
+        }
+
+        def multiply(batch):
+            return pc.multiply(batch["size"], batch["size"])
+
+        assert table.compute_columns(multiply, **square).rows_computed == 100
+        table.update({"text": "'x'"}, "id < 10")
+        table.compute_columns(measure, **SIZE)
+        due = [1 for i in range(10) if i % 7 != 1]
+        assert table.compute_columns(multiply, **square).rows_due == {"inputs changed": len(due)}
+        table.compute_columns(measure, **{**SIZE, "code_version": "2"})
+        assert table.compute_columns(multiply, **square).rows_due == {}
+
+    def test_pages_of_two_versions_of_files(self, tmp_path):
+        for version in ("2.0", "2.1", "2.2"):
+            table = lance_core.write_dataset(
+                {"text": ["a", None, "ccc"]},
+                tmp_path / version,
+                data_storage_version=version,
+                enable_stable_row_ids=True,
+            )
+            table.compute_columns(measure, **SIZE)
+            assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [1, None, 3]
+            assert table.compute_columns(measure, **SIZE).rows_due == {}
+
+
+PROGRAM = textwrap.dedent("""
+    import sys, time
+    from pathlib import Path
+    import pyarrow as pa, pyarrow.compute as pc
+    import lance_core
+
+    uri, log, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    options = {"inputs": ["text"], "columns": pa.schema([("size", pa.int32())]), "name": "size", "code_version": "1"}
+
+    def measure(batch):
+        with open(log, "a") as file:
+            file.write(f"{batch.num_rows}\\n")
+        time.sleep(seconds)
+        return pc.utf8_length(batch["text"])
+
+    lance_core.dataset(uri).compute_columns(measure, **options, batch_size=2, commit_every=10)
+""")
+
+
+def start(table, log, seconds):
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, table.uri, log, str(seconds)])
+
+
+def wait_for_calls(process, log, rows):
+    end = time.monotonic() + 60
+    while calls_in(log) < rows and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def calls_in(log):
+    return sum(map(int, log.read_text().split())) if log.exists() else 0
+
+
+class TestProcesses:
+    def test_a_killed_run_is_continued(self, table, tmp_path):
+        """Each kill repeats a batch and what was not staged at most."""
+        log = tmp_path / "log"
+        for rows in (30, 60, 80):
+            process = start(table, log, 0.005)
+            wait_for_calls(process, log, rows)
+            process.kill()
+            process.wait()
+        assert start(table, log, 0).wait() == 0
+        assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert 100 <= calls_in(log) <= 100 + 3 * (10 + 2)
+        assert not list(Path(table.uri, "data").glob("computed-*"))
+
+    @pytest.mark.slow
+    def test_thirty_kills_at_random_moments(self, table, tmp_path):
+        log, random = tmp_path / "log", np.random.default_rng(5)
+        for _ in range(30):
+            process = start(table, log, 0.002)
+            before = calls_in(log)
+            wait_for_calls(process, log, before + 1)
+            time.sleep(random.random() * 0.1)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert start(table, log, 0).wait() == 0
+        assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert calls_in(log) <= 100 + 30 * (10 + 2)
+
+    def test_one_run_at_a_time(self, table, tmp_path):
+        log = tmp_path / "log"
+        process = start(table, log, 0.02)
+        try:
+            wait_for_calls(process, log, 1)
+            with pytest.raises(RetryableConflictError, match=f"is running on .* \\(process {process.pid}\\)"):
+                table.compute_columns(measure, **SIZE)
+            assert table.compute_columns(measure, **SIZE, on_running="wait").rows_due == {}
+        finally:
+            process.kill()
+            process.wait()
+        assert calls_in(log) == 100
+        assert table.compute_columns(measure, **SIZE).rows_due == {}
+
+    def test_a_paused_run_that_was_taken_over(self, table, monkeypatch):
+        """The lease ends while the function runs: neither staged rows nor a commit follow."""
+        monkeypatch.setattr(leases.Lease, "_renew", lambda self: self._ended.wait())
+
+        def pause(batch):
+            age = time.time() - 3600
+            (key,) = (Path(table.uri) / "_refs" / "computations").iterdir()
+            lease = json.loads(key.read_text())
+            key.write_text(json.dumps({**lease, "host": "another"}))
+            os.utime(key, (age, age))
+            assert lance_core.dataset(table.uri).compute_columns(measure, **SIZE).rows_computed == 100
+            return measure(batch)
+
+        with pytest.raises(SupersededError, match="another run computes the columns of"):
+            table.compute_columns(pause, **SIZE, batch_size=100)
+        assert lance_core.dataset(table.uri).version == 2
+        assert list((Path(table.uri) / "_refs" / "computations").iterdir()) == []
+
+    def test_rows_change_while_a_run_goes_on(self, table):
+        """Values land on their rows, or rows stay due."""
+
+        def change(batch):
+            if batch["text"].to_pylist()[0] == "":
+                other = lance.dataset(table.uri)
+                other.update({"text": "'moved'"}, where="id = 3")
+                other.delete("id = 4")
+                other.insert(pa.table({"id": [1000], "text": ["new"]}))
+                other.optimize.compact_files()
+                lance_core.dataset(table.uri).update({"text": "'set'"}, "id = 5", write_mode="rewrite_columns")
+            return measure(batch)
+
+        result = table.compute_columns(change, **SIZE, batch_size=100)
+        assert result.rows_computed == 99
+        assert table.count_due_rows(**SIZE) == {"new": 1, "inputs changed": 2}
+        assert table.compute_columns(measure, **SIZE).rows_computed == 3
+        rows = lance.dataset(table.uri).to_table().to_pylist()
+        assert len(rows) == 100
+        assert all(row["size"] == len(row["text"]) for row in rows)
+        table.cleanup_old_versions(timedelta(0))
+        assert table.compute_columns(measure, **SIZE).rows_due == {}
+
+    def test_branches(self, table):
+        """A run on a branch, and its promotion."""
+        branch = table.create_branch("compute")
+        assert branch.compute_columns(measure, **SIZE).rows_computed == 100
+        assert "size" not in lance_core.dataset(table.uri).schema.names
+        lance_core.dataset(table.uri).branches.promote("compute")
+        main = lance_core.dataset(table.uri)
+        assert main.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert main.compute_columns(measure, **SIZE).rows_due == {}
+
+    def test_a_table_in_a_bucket(self, s3):
+        uri = f"s3://{s3.new_bucket()}/t.lance"
+        options = {"storage_options": s3.storage_options}
+        rows = pa.table({"text": ["a", "bb", "poison"]})
+        table = lance_core.write_dataset(rows, uri, enable_stable_row_ids=True, **options)
+
+        def fail(batch):
+            if "poison" in batch["text"].to_pylist():
+                raise ValueError
+            return measure(batch)
+
+        table.compute_columns(fail, **SIZE, batch_size=1, commit_every=1, max_failed_rows=1)
+        assert lance.dataset(uri, **options).to_table()["size"].to_pylist() == [1, 2, None]
+        failed = uri.replace("t.lance", "_failed/size.lance")
+        assert lance_core.dataset(failed, **options).count_rows() == 1
+        assert table.compute_columns(fail, **SIZE).rows_due == {}
+
+
+VALUES = [
+    (["a", "a\0", "", "abcdefgh", "abcdefghi", None, "x" * 600, "x" * 601, "x" * 512], pa.string()),
+    ([[1], [1, 0], [], None, [0, 1], [1, 1]], pa.list_(pa.int64())),
+    (
+        [{"a": 1, "b": 2}, {"a": 2, "b": 1}, None, {"a": None, "b": 1}],
+        pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+    ),
+    ([[("a", 1)], [("b", 1)], [], None, [("a", None)]], pa.map_(pa.string(), pa.int64())),
+    ([[1.0, 2.0], None, [2.0, 1.0], [1.0, None], [1.0, 0.0]], pa.list_(pa.float32(), 2)),
+    ([True, False, None], pa.bool_()),
+    ([b"abc", b"abd", None], pa.binary(3)),
+    ([1, 2, None, -1], pa.timestamp("us")),
+    ([1.5, -1.5, None, 0.0], pa.float16()),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), VALUES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else ""
+)
+def test_digests_depend_on_values_alone(values, kind):
+    array = pa.array(np.array(values, np.float16), kind) if kind == pa.float16() else pa.array(values, kind)
+    digests = digest_rows(pa.record_batch({"a": array})).tolist()
+    assert len(set(digests)) == len(set(map(str, array.to_pylist())))
+    for start in range(len(values)):
+        part = pa.chunked_array([array.slice(start, 1), array.slice(start + 1)])
+        assert digest_rows(pa.table({"a": part})).tolist() == digests[start:]
+    if not pa.types.is_nested(kind) and kind != pa.float16():
+        assert digest_rows(pa.record_batch({"a": array.dictionary_encode()})).tolist() == digests
+
+
+def test_digests_are_the_same_in_each_release():
+    rows = pa.record_batch({"a": pa.array([1, None]), "b": pa.array(["text", ""])})
+    assert digest_rows(rows).tolist() == DIGESTS
+
+
+DIGESTS = [-5934630573208423151, -7119460805655766528]

@@ -1,0 +1,213 @@
+"""Random histories of a table with a computed column: after each step the calls and the cells are a model's."""
+
+import copy
+import random
+from collections import Counter
+from datetime import timedelta
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+
+COLUMNS = pa.schema([("size", pa.int64())])
+BATCH, STAGED = 4, 10
+
+
+class Killed(BaseException):
+    """The process ends while the function runs."""
+
+
+class Machine:
+    """A table and its model.
+
+    Attributes:
+        rows: For each key its text, and what its cell was computed from: code and text; None for no cell.
+        staged: Keys, codes and texts of which a value may be staged.
+    """
+
+    def __init__(self, uri, seed):
+        self.random = random.Random(seed)
+        self.uri, self.keys, self.steps = str(uri), 0, []
+        self.rows, self.versions = {}, {}
+        self.staged = set()
+        texts = self.new_rows(30)
+        lance_core.write_dataset(texts, self.uri, max_rows_per_file=11, enable_stable_row_ids=True)
+
+    @property
+    def table(self):
+        return lance_core.dataset(self.uri)
+
+    def new_text(self):
+        return self.random.choice(["", "a", "bb", "poison", "é" * self.random.randrange(30), str(self.random.random())])
+
+    def new_rows(self, number):
+        keys = range(self.keys, self.keys + number)
+        self.keys += number
+        texts = [self.new_text() for _ in keys]
+        self.rows.update({key: (text, None) for key, text in zip(keys, texts, strict=True)})
+        return pa.table({"key": keys, "text": texts, "other": [0] * number})
+
+    def some_keys(self):
+        return self.random.sample(sorted(self.rows), min(len(self.rows), self.random.choice([1, 3, 20])))
+
+    def pick(self, library=None):
+        return (library or self.random.choice([lance, lance_core])).dataset(self.uri)
+
+    # Steps
+
+    def append(self):
+        self.pick().insert(self.new_rows(self.random.choice([1, 5, 40])))
+
+    def update_inputs(self):
+        text, keys = self.new_text(), self.some_keys()
+        self.pick().update({"text": f"'{text}'"}, where=f"key in ({', '.join(map(str, keys))})")
+        self.rows.update({key: (text, self.rows[key][1]) for key in keys})
+
+    def update_in_place(self):
+        text, keys = self.new_text(), self.some_keys()
+        where = f"key in ({', '.join(map(str, keys))})"
+        self.pick(lance_core).update({"text": f"'{text}'"}, where=where, write_mode="rewrite_columns")
+        self.rows.update({key: (text, self.rows[key][1]) for key in keys})
+
+    def update_others(self):
+        self.pick().update({"other": "other + 1"}, where=f"key % 3 = {self.random.randrange(3)}")
+
+    def upsert_equal(self):
+        keys = self.some_keys()
+        rows = pa.table({"key": keys, "text": [self.rows[key][0] for key in keys], "other": [7] * len(keys)})
+        merge = self.pick(lance_core).merge_insert("key")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
+
+    def delete(self):
+        keys = self.some_keys()[:5]
+        self.pick().delete(f"key in ({', '.join(map(str, keys))})")
+        for key in keys:
+            del self.rows[key]
+
+    def compact(self):
+        self.pick().optimize.compact_files()
+
+    def clean(self):
+        self.table.cleanup_old_versions(timedelta(0), retain_versions=1)
+        self.versions = {}
+
+    def restore(self):
+        version = self.random.choice([*self.versions, None])
+        if version is not None:
+            table = lance_core.dataset(self.uri, version=version)
+            table.restore()
+            self.rows = copy.deepcopy(self.versions[version])
+
+    def add_index(self):
+        self.pick(lance_core).create_scalar_index("key", "BTREE", replace=True)
+
+    def compute(self, kill=False):
+        code = self.random.choice(["1", "1", "1", "2"])
+        left = self.random.randrange(1, 40) if kill else None
+        called = Counter()
+
+        def measure(batch):
+            nonlocal left
+            if left is not None and (left := left - batch.num_rows) < 0:
+                raise Killed
+            texts = batch["text"].to_pylist()
+            if "poison" in texts:
+                raise ValueError("poison")
+            called.update(texts)
+            return pa.array([len(text) + 1000 * int(code) for text in texts])
+
+        due = {key for key, (text, cell) in self.rows.items() if cell != (code, text)}
+        expected = Counter(self.rows[key][0] for key in due if self.rows[key][0] != "poison")
+        options = {"inputs": ["text"], "columns": COLUMNS, "name": "size", "code_version": code}
+        counted = self.table.count_due_rows(**options)
+        assert sum(counted.values()) == len(due), (counted, len(due))
+        texts = {key: self.rows[key][0] for key in due}
+        staged = Counter(text for key, text in texts.items() if (key, code, text) in self.staged)
+        try:
+            result = self.table.compute_columns(
+                measure, **options, batch_size=BATCH, commit_every=STAGED, max_failed_rows=10**6,
+                visible_every=self.random.choice([None, 15]) if not kill else None,
+            )  # fmt: skip
+        except Killed:
+            assert called <= expected
+            self.staged |= {(key, code, text) for key, text in texts.items()}
+            return f"code {code}, killed after {called.total()} of {len(due)} rows"
+        assert sum(result.rows_due.values()) == len(due)
+        assert result.rows_computed == len(due)
+        assert called <= expected, called - expected
+        assert not (expected - called) - staged, "rows were neither called nor staged"
+        if not self.staged:
+            assert called == expected
+            assert (result.commits > 0) == bool(due)
+        if due:
+            self.staged = {one for one in self.staged if one[1] != code}
+        self.rows.update({key: (self.rows[key][0], (code, self.rows[key][0])) for key in due})
+        return f"code {code}, {len(due)} rows, calls {result.calls}, staged {result.rows_staged_before}"
+
+    def kill(self):
+        return self.compute(kill=True)
+
+    def step(self):
+        step = self.random.choices(list(STEPS), list(STEPS.values()))[0]
+        if not self.rows:
+            step = Machine.append
+        self.steps.append(f"{step.__name__} {step(self) or ''}")
+        self.check()
+
+    def check(self):
+        version = self.table.version
+        self.versions[version] = copy.deepcopy(self.rows)
+        for library in (lance_core, lance):
+            read = library.dataset(self.uri).to_table().to_pylist()
+            assert Counter((row["key"], row["text"]) for row in read) == Counter(
+                (key, text) for key, (text, _) in self.rows.items()
+            )
+            for row in read:
+                cell = self.rows[row["key"]][1]
+                code, text = cell or (None, None)
+                value = None if cell is None or text == "poison" else len(text) + 1000 * int(code)
+                assert row.get("size") == value, (library.__name__, row, cell)
+        failed = f"{self.uri.rpartition('/')[0]}/_failed/size.lance"
+        failures = sum(1 for _, cell in self.rows.values() if cell and cell[1] == "poison")
+        if failures and "restore" not in str(self.steps):
+            assert lance_core.dataset(failed).count_rows() >= failures
+
+
+STEPS = {
+    Machine.append: 3,
+    Machine.update_inputs: 3,
+    Machine.update_in_place: 2,
+    Machine.update_others: 2,
+    Machine.upsert_equal: 2,
+    Machine.delete: 1,
+    Machine.compact: 2,
+    Machine.clean: 1,
+    Machine.restore: 1,
+    Machine.add_index: 1,
+    Machine.compute: 6,
+    Machine.kill: 2,
+}
+"""Each step with its weight."""
+
+
+def run(uri, seed, steps):
+    machine = Machine(uri, seed)
+    for _ in range(steps):
+        try:
+            machine.step()
+        except BaseException as error:
+            error.add_note(f"seed {seed}:\n" + "\n".join(machine.steps))
+            raise
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_short_histories(tmp_path, seed):
+    run(tmp_path / "t.lance", seed, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_long_histories(tmp_path, seed):
+    run(tmp_path / "t.lance", seed, 60)
