@@ -29,11 +29,12 @@ from lance_core.verbs.columns.compute.run import (
     ComputeProgress,
     ComputeResult,
     FailedRow,
-    Pace,
+    StagingPace,
     Run,
     judge_failures,
 )
-from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.handle import Handle, resolve_target
+from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 FAILED_ROWS: Final = pa.schema([
     ("row_id", pa.uint64()),
@@ -141,7 +142,7 @@ class ComputeVerbs(Handle):
             function=function, columns=columns, setup=setup, processes=processes, concurrency=concurrency,
             timeout_s=timeout,
         )  # fmt: skip
-        pace = Pace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
+        pace = StagingPace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
         log = _FailureLog(self, computation, failures_uri or _failures_beside(self, name), attempt)
         with hold_lease(self._store, name, on_running, lease_seconds) as lease:
             self.checkout_latest()
@@ -217,14 +218,14 @@ class _FailureLog:
             failed: The rows that failed.
             ids: The row ids of all rows whose cells are committed.
         """
-        from lance_core.dataset.lance_dataset import dataset, write_dataset  # noqa: PLC0415 - these have this class as a base
-
-        options = dict(self.dataset.snapshot.store.options)
+        options = self.dataset.snapshot.options
+        table: Any
         try:
-            table = dataset(self.uri, storage_options=options or None)
+            table = type(self.dataset)(self.uri, storage_options=options)
         except DatasetNotFoundError:
             if failed:
-                write_dataset(self._describe(failed), self.uri, storage_options=options or None)
+                target = resolve_target(self.uri, options)
+                write_version(self._describe(failed), None, target, WriteOptions.of("create", {}))
             return
         failed_ids = np.array([row.row_id for row in failed], np.uint64)
         present = table.to_table(columns=["row_id"])["row_id"].to_numpy()
@@ -255,5 +256,5 @@ class _FailureLog:
         names = [field.name for field in primary_key(self.dataset.snapshot.manifest.schema)]
         if not names:
             return [None] * len(ids)
-        rows = self.dataset._take_rows(ids, names).to_pylist()  # type: ignore[attr-defined]  # noqa: SLF001
+        rows = self.dataset._take_rows(ids, names).to_pylist()  # type: ignore[attr-defined]  # noqa: SLF001 - of the mixin
         return [", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows]

@@ -247,8 +247,8 @@ def _check_result(result: Any, num_rows: int, columns: pa.Schema) -> pa.RecordBa
     """The result of a call as a batch of the columns.
 
     Raises:
-        InvalidInputError: It has another number of rows, or is no batch.
-        SchemaError: It lacks a column, or has one more, or values of another type.
+        InvalidInputError: The result has another number of rows, or is no batch.
+        SchemaError: The result lacks a column, or has one more, or values of another type.
     """
     if isinstance(result, pa.Array | pa.ChunkedArray) and len(columns) == 1:
         array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result

@@ -36,7 +36,7 @@ _KEPT_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Part:
+class _ComputedPart:
     """Computed rows: a table, or a staged file."""
 
     table: pa.Table | None = None
@@ -71,10 +71,10 @@ class Results:
     num_waiting: int = 0
     staged_keys: list[str] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
-    _open: _Part = field(default_factory=_Part)
+    _open: _ComputedPart = field(default_factory=_ComputedPart)
     _file_schema: Schema | None = None
     _kept_bytes: int = 0
-    _places: dict[int, list[tuple[Offsets, _Part, Offsets]]] = field(default_factory=lambda: defaultdict(list))
+    _places: dict[int, list[tuple[Offsets, _ComputedPart, Offsets]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, fragment_id: int, offsets: Offsets, rows: pa.Table) -> None:
         """Add computed rows of a fragment."""
@@ -113,7 +113,7 @@ class Results:
         is_kept = self._kept_bytes <= _KEPT_BYTES
         self._open.table = rows if is_kept else None
         self._open.reader = None if is_kept else DataFileReader.open(self.snapshot.store, key)
-        self._open, self._waiting, self.num_waiting = _Part(), [], 0
+        self._open, self._waiting, self.num_waiting = _ComputedPart(), [], 0
 
     def has(self, fragment_id: int) -> bool:
         """Whether a fragment has rows here."""
@@ -153,7 +153,7 @@ class ComputedRows:
     offsets: Offsets
     places: Offsets
     numbers: Offsets
-    parts: list[_Part]
+    parts: list[_ComputedPart]
     computation: Computation
     version: int
 
@@ -189,7 +189,7 @@ class Staged:
     """
 
     keys: list[str]
-    parts: list[_Part]
+    parts: list[_ComputedPart]
     ids: npt.NDArray[np.uint64]
     inputs: npt.NDArray[np.int64]
     errors: pa.Array
@@ -232,7 +232,7 @@ def find_staged(snapshot: Snapshot, computation: Computation) -> Staged:
         except LanceError:
             continue  # its writer was killed, or a cleanup has removed it
         keys.append(meta.key)
-        parts.append(_Part(reader=reader))
+        parts.append(_ComputedPart(reader=reader))
         columns.append(table.columns)
     ids = np.concatenate([np.zeros(0, np.uint64), *(each[0].to_numpy() for each in columns)])
     inputs = np.concatenate([np.zeros(0, np.int64), *(each[1].to_numpy() for each in columns)])

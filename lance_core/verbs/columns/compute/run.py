@@ -46,7 +46,7 @@ from lance_core.verbs.files.conform import conform, fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class StagingPace:
     """How often results are staged and committed.
 
     Attributes:
@@ -133,7 +133,7 @@ class FailedRow:
     error: str
 
 
-class _Segment(NamedTuple):
+class _BatchRows(NamedTuple):
     """Rows of one fragment in a batch of calls."""
 
     fragment_id: int
@@ -141,9 +141,9 @@ class _Segment(NamedTuple):
     ids: npt.NDArray[np.uint64]
     digests: npt.NDArray[np.int64]
 
-    def slice(self, first: int, last: int) -> _Segment:
+    def slice(self, first: int, last: int) -> _BatchRows:
         """Some of the rows."""
-        return _Segment(self.fragment_id, self.offsets[first:last], self.ids[first:last], self.digests[first:last])
+        return _BatchRows(self.fragment_id, self.offsets[first:last], self.ids[first:last], self.digests[first:last])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Run:
     snapshot: Snapshot
     computation: Computation
     calls: Calls
-    pace: Pace
+    pace: StagingPace
     where: str | pc.Expression | None
     retry_failed: bool
     how: Commit
@@ -208,7 +208,7 @@ class Run:
     def _compute(self, fragments: Sequence[DueFragment]) -> None:
         """Call the function on all rows that are due, and stage and commit at the asked pace."""
         total, begun = sum(self._left.values()), time.monotonic()
-        stage, visible = _Interval(self.pace.commit_every), _Interval(self.pace.visible_every)
+        stage, visible = _Timer(self.pace.commit_every), _Timer(self.pace.visible_every)
         with open_caller(self.calls) as caller:
             for segments, result in caller.in_order(self._each_batch(fragments)):
                 self._add(segments, result)
@@ -228,9 +228,9 @@ class Run:
                         )
                     )  # fmt: skip
 
-    def _each_batch(self, fragments: Iterable[DueFragment]) -> Iterator[tuple[list[_Segment], pa.RecordBatch]]:
+    def _each_batch(self, fragments: Iterable[DueFragment]) -> Iterator[tuple[list[_BatchRows], pa.RecordBatch]]:
         """Yield batches of inputs, also of several fragments, each with its rows."""
-        segments: list[_Segment] = []
+        segments: list[_BatchRows] = []
         tables: list[pa.Table] = []
         size = self.pace.batch_size
         for due in fragments:
@@ -246,7 +246,7 @@ class Run:
         if tables:
             yield segments, _to_batch(pa.concat_tables(tables))
 
-    def _read_due(self, due: DueFragment) -> Iterator[tuple[_Segment, pa.Table]]:
+    def _read_due(self, due: DueFragment) -> Iterator[tuple[_BatchRows, pa.Table]]:
         """Yield rows of a fragment that have to be computed, with their inputs, some megabytes at a time."""
         ids = decode_row_ids_of(due.fragment)
         assert ids is not None
@@ -265,7 +265,7 @@ class Run:
             self._finish(due.fragment.id, int((is_same | is_staged).sum()))
             is_due = ~is_same & ~is_staged
             if is_due.any():
-                segment = _Segment(due.fragment.id, offsets[is_due], ids[offsets[is_due]], digests[is_due])
+                segment = _BatchRows(due.fragment.id, offsets[is_due], ids[offsets[is_due]], digests[is_due])
                 yield segment, rows if is_due.all() else rows.filter(pa.array(is_due))
 
     def _use(self, fragment_id: int, offsets: Offsets, ids: npt.NDArray[np.uint64], places: Offsets) -> None:
@@ -283,7 +283,7 @@ class Run:
         self._failed.append(FailedRow(row_id=row_id, inputs=digest, error=error))
         self._counts["failed"] += 1
 
-    def _add(self, segments: Sequence[_Segment], result: CallResult) -> None:
+    def _add(self, segments: Sequence[_BatchRows], result: CallResult) -> None:
         """Add the result of a call."""
         start = 0
         for segment in segments:
@@ -381,7 +381,7 @@ class _ConformedRows(NamedTuple):
         return conform(table, fit(self.columns, table.schema))
 
 
-class _Interval:
+class _Timer:
     """An interval of rows or of time; none is never over."""
 
     def __init__(self, interval: int | str | None) -> None:
@@ -399,9 +399,9 @@ class _Interval:
         return over
 
 
-def _split(segments: Sequence[_Segment], size: int) -> tuple[list[_Segment], list[_Segment]]:
+def _split(segments: Sequence[_BatchRows], size: int) -> tuple[list[_BatchRows], list[_BatchRows]]:
     """The first `size` rows of segments, and the rest."""
-    first: list[_Segment] = []
+    first: list[_BatchRows] = []
     for place, segment in enumerate(segments):
         num_rows = len(segment.offsets)
         if num_rows > size:
