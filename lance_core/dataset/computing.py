@@ -29,8 +29,8 @@ from lance_core.verbs.columns.compute.run import (
     ComputeProgress,
     ComputeResult,
     FailedRow,
-    StagingPace,
     Run,
+    StagingPace,
     judge_failures,
 )
 from lance_core.verbs.context.handle import Handle, resolve_target
