@@ -301,10 +301,10 @@ class _Worker:
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._calls, theirs, self._connection), daemon=True)
+        self._connection, worker_end = context.Pipe()
+        self._process = context.Process(target=_work, args=(self._calls, worker_end, self._connection), daemon=True)
         self._process.start()
-        theirs.close()
+        worker_end.close()
 
     def end(self) -> None:
         if self._process is not None:

@@ -118,14 +118,14 @@ class Record:
     Attributes:
         code: The code version of the newest commit.
         settled: A version in which no row was due by `code`; 0 for none.
-        own: Versions that only set cells of the computation.
+        own_versions: Versions that only set cells of the computation.
         last: The version for which the newest commit of cells was made; None for none.
         position: The watermark as it is stored; None for none.
     """
 
     code: str = ""
     settled: int = 0
-    own: frozenset[int] = frozenset()
+    own_versions: frozenset[int] = frozenset()
     last: int | None = None
     position: str | None = None
 
@@ -136,12 +136,12 @@ class Record:
         if mark is None:
             return cls()
         stored = json.loads(mark.position)
-        own = {version for first, last in stored["own"] for version in range(first, last + 1)}
-        own |= _find_own(snapshot, name, mark.position, stored["last"])
+        versions = {version for first, last in stored["own"] for version in range(first, last + 1)}
+        versions |= _find_own(snapshot, name, mark.position, stored["last"])
         return cls(
             code=stored["code"],
             settled=stored["settled"],
-            own=frozenset(own),
+            own_versions=frozenset(versions),
             last=stored["last"],
             position=mark.position,
         )
@@ -154,7 +154,7 @@ class Record:
             settled: A version in which no row is due once the cells are committed; 0 for none.
             version: The version for which the cells were computed.
         """
-        stored = {"code": code, "settled": settled, "own": _to_ranges(self.own), "last": version}
+        stored = {"code": code, "settled": settled, "own": _to_ranges(self.own_versions), "last": version}
         position = json.dumps(stored, separators=(",", ":"))
         return replace(self, code=code, settled=settled, last=version, position=position)
 

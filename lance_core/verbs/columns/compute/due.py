@@ -135,7 +135,10 @@ def _is_settled(versions: bytes, record: Record) -> bool:
         versions: The versions that last changed its rows, serialized; empty for the first version.
         record: What the table records of the computation.
     """
-    return all(version <= record.settled or version in record.own for version in list_versions_of_rows(versions) or {1})
+    return all(
+        version <= record.settled or version in record.own_versions
+        for version in list_versions_of_rows(versions) or {1}
+    )
 
 
 def _judge(
@@ -162,7 +165,7 @@ def _judge(
         is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
         updated = _read_versions(fragment, offsets)
         changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
-        changed &= ~np.isin(updated, np.array(sorted(record.own), np.uint64))
+        changed &= ~np.isin(updated, np.array(sorted(record.own_versions), np.uint64))
         compared = changed & ~is_new & ~is_other & ~is_failed
     chosen = is_new | is_other | is_failed | compared
     if not chosen.any():
