@@ -5,7 +5,7 @@
 The next number is created by `put_if_absent`: of many runs one gets it. The lease is that of the highest number. Its
 owner writes it again every third of its time; the storage's own time of that write, and `seconds`, say until when it
 holds. A dead process of the same host holds nothing. A run that was paused finds the higher number before it stages or
-commits; what it committed nevertheless would be refused by the watermark of the computation.
+commits; what it committed nevertheless would be rejected by the watermark of the computation.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Results:
         self._waiting.append(rows)
         self.num_waiting += len(offsets)
 
-    def reuse(self, fragment_id: int, offsets: Offsets, staged: Staged, places: Offsets) -> None:
+    def reuse(self, fragment_id: int, offsets: Offsets, staged: StagedRows, places: Offsets) -> None:
         """Add rows that an earlier run has staged, by their places among these."""
         for number, part in enumerate(staged.parts):
             chosen = staged.files[places] == number
@@ -175,7 +175,7 @@ class ComputedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedRows:
     """Rows that earlier runs have staged by the same code.
 
     Attributes:
@@ -216,7 +216,7 @@ def rows_schema(computation: Computation) -> pa.Schema:
     return pa.schema([*fields, *computation.columns.remove_metadata()])
 
 
-def find_staged(snapshot: Snapshot, computation: Computation) -> Staged:
+def find_staged(snapshot: Snapshot, computation: Computation) -> StagedRows:
     """Find what earlier runs have staged; files that cannot be read, or have other columns, are left to the cleanup."""
     keys, parts, columns = [], [], []
     for meta in snapshot.store.list(data_key(prefix_of(computation.name))):
@@ -241,7 +241,7 @@ def find_staged(snapshot: Snapshot, computation: Computation) -> Staged:
     files = np.repeat(np.arange(len(counts)), counts)
     rows = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)]).astype(np.int64)
     order = np.argsort(ids, kind="stable")
-    return Staged(
+    return StagedRows(
         keys=keys,
         parts=parts,
         ids=ids[order],

@@ -30,7 +30,7 @@ from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import DueFragment, Offsets, find_due_rows, read_inputs
 from lance_core.verbs.columns.compute.lease import Lease
-from lance_core.verbs.columns.compute.results import ComputedRows, Results, Staged, find_staged, rows_schema
+from lance_core.verbs.columns.compute.results import ComputedRows, Results, StagedRows, find_staged, rows_schema
 from lance_core.verbs.columns.write_columns.commit import commit_columns
 from lance_core.verbs.columns.write_columns.tasks import (
     ColumnPlan,
@@ -176,7 +176,7 @@ class Run:
     _manifest: Manifest = field(init=False)
     _record: Record = field(init=False)
     _results: Results = field(init=False)
-    _staged: Staged = field(init=False)
+    _staged: StagedRows = field(init=False)
     _used: npt.NDArray[np.bool_] = field(init=False)
     _counts: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
@@ -390,7 +390,7 @@ class _Timer:
         self._since = 0, time.monotonic()
 
     def is_over(self, done: int) -> bool:
-        """Whether it is over once so many rows are done; the next one begins then."""
+        """Whether the interval has passed, given the number of rows that are done; the next interval begins then."""
         rows, moment = self._since
         over = self._rows is not None and done - rows >= self._rows
         over = over or (self._seconds is not None and time.monotonic() - moment >= self._seconds)
