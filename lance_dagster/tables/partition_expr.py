@@ -32,28 +32,8 @@ _CASTS: Final = tuple(
     )
 )
 _SQL: Final = re.compile(r"[(){}<>=+*/%|,;']|::|\s(?:AS|AT|AND|OR|INTERVAL)\s", re.IGNORECASE)
-_UNIT: Final = r"(?:MICROSECOND|MILLISECOND|SECOND|MINUTE|HOUR|DAY|WEEK|ISOWEEK|MONTH|QUARTER|YEAR)S?"
-_DATE_CALL: Final = r"\b\w*(?:DATE|TIME|TRUNC)\w*\s*\("
-_NO_NAMES: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), replacement)
-    for pattern, replacement in (
-        (rf"::\s*{_TYPE}", " "),
-        (rf"\bAS\s+{_TYPE}(?=\s*\))", " "),
-        (r"\bAT\s+TIME\s+ZONE\b", " "),
-        (rf"\bINTERVAL\s+(?:'[^']*'|\d+)(?:\s+{_UNIT}\b)?", " "),
-        (r"\b(?:DATE|TIME|TIMESTAMP|DATETIME)\s*'[^']*'", " "),
-        (rf"\(\s*{_UNIT}\s+FROM\b", "("),
-    )
-)
-_UNIT_ARGUMENTS: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), r"\1")
-    for pattern in (rf"({_DATE_CALL}\s*){_UNIT}\s*(?=,)", rf"({_DATE_CALL}(?:[^()']|\([^()]*\))*,)\s*{_UNIT}\s*(?=\))")
-)
-_WORD: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\[[^\]]+\]|\b[A-Za-z_][\w$]*\b)(?!\s*\()""")
-_KEYWORDS: Final = frozenset(
-    {"AND", "AS", "BETWEEN", "CASE", "DISTINCT", "ELSE", "END", "FROM", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "THEN"}
-    | {"WHEN"}
-)
+_QUOTED: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\[[^\]]+\])""")
+_UNITS: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "ISOWEEK", "MONTH", "QUARTER", "YEAR"})
 
 
 def partition_column(expression: str, *, label: str) -> str:
@@ -74,7 +54,7 @@ def partition_column(expression: str, *, label: str) -> str:
     if not _SQL.search(sql):
         return sql
     columns = _columns(sql)
-    remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
+    remedy = f'"partition_expr": "{columns.pop() if len(columns) == 1 else "column"}"'
     raise dg.DagsterInvalidDefinitionError(
         f"{label}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
         f"itself: {remedy}. The partitions definition gives the values of each partition; if the column has other "
@@ -115,20 +95,25 @@ def find_misfit(partition_expr: object, dimensions: Sequence[str] | None) -> str
     return None
 
 
-def _columns(sql: str) -> list[str]:
-    """The columns in an expression, without functions, types and units, which are recognized by their positions."""
-    for pattern, replacement in _NO_NAMES:
-        sql = pattern.sub(replacement, sql)
-    names = _names(sql)
-    if len(names) > 1:  # DATE_TRUNC(ts, DAY), DATEDIFF(day, a, b)
-        for pattern, replacement in _UNIT_ARGUMENTS:
-            sql = pattern.sub(replacement, sql)
-    return _names(sql) or names
+def _columns(sql: str) -> set[str]:
+    """The columns in an expression, as far as they are clear: `DATE_TRUNC(day, MONTH)` has one or the other."""
+    columns, of_bigquery = _columns_of_dialect(sql, "snowflake", '"'), _columns_of_dialect(sql, "bigquery", "`")
+    if not of_bigquery or columns & of_bigquery:
+        return columns
+    columns |= of_bigquery  # one of them takes the unit in DATE_TRUNC(ts, DAY) for the column
+    return {name for name in columns if name.upper() not in _UNITS} or columns
 
 
-def _names(sql: str) -> list[str]:
-    """The words of an expression that are neither functions nor keywords, each once."""
-    return list(dict.fromkeys(_plain(word) for word in _WORD.findall(sql) if word and word.upper() not in _KEYWORDS))
+def _columns_of_dialect(sql: str, dialect: str, quote: str) -> set[str]:
+    """The columns in an expression of a dialect that quotes names by a character; none if it is no SQL."""
+    from sqlglot import exp, parse_one  # noqa: PLC0415 - slow to import, and for a message alone
+    from sqlglot.errors import SqlglotError  # noqa: PLC0415 - like this one
+
+    requoted = _QUOTED.sub(lambda match: f"{quote}{match[0][1:-1]}{quote}" if match.lastindex else match[0], sql)
+    try:
+        return {column.name for column in parse_one(requoted, dialect=dialect).find_all(exp.Column)}
+    except SqlglotError:
+        return set()
 
 
 def _plain(name: str) -> str:
