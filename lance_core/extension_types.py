@@ -1,4 +1,6 @@
-"""Unwraps Arrow's extension types, at every level of a type, because Arrow's functions support none of them.
+"""Arrow's types: predicates for groups of them, and the storage of extension types.
+
+Extension types are unwrapped at every level of a type, because Arrow's functions support none of them:
 
     struct<u: arrow.uuid>    ->    struct<u: fixed_size_binary(16)>      u keeps ARROW:extension:* as its metadata
 
@@ -104,3 +106,33 @@ def _to_stored(field: pa.Field) -> pa.Field:
     if isinstance(field.type, pa.BaseExtensionType):
         metadata |= dict(exported_metadata(pa.field("", field.type)))
     return pa.field(field.name, storage_type(field.type), field.nullable, metadata or None)
+
+
+def is_variable_list(kind: pa.DataType) -> bool:
+    """Whether values are lists of any length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_any_list(kind: pa.DataType) -> bool:
+    """Whether values are lists, of any length or of a fixed size."""
+    return is_variable_list(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def is_date_or_timestamp(kind: pa.DataType) -> bool:
+    """Whether values are dates or timestamps."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def is_string_like(kind: pa.DataType) -> bool:
+    """Whether values are strings with offsets."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_any_string(kind: pa.DataType) -> bool:
+    """Whether values are strings, with offsets or as views."""
+    return is_string_like(kind) or bool(pa.types.is_string_view(kind))
+
+
+def is_any_binary(kind: pa.DataType) -> bool:
+    """Whether values are bytes of any length, with offsets or as views."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))

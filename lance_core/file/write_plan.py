@@ -1,12 +1,14 @@
-"""Plans for writing the columns of a schema, computed once for all its files, and checks of values that are written.
+"""What writers of files do before rows are encoded: a plan for the columns, checks of values, and copies of some.
 
-Rejects strings that are not UTF-8: readers reject a whole page in which there is one.
+`write_plan` computes the plan of a schema once for all its files.
+
+`check_utf8` rejects strings that are not UTF-8: readers reject a whole page in which there is one.
 
 Arrow makes such strings where bytes are reinterpreted, for example by readers of files whose encoding was guessed. The
 bytes of a chunk are checked at once, which takes a fraction of the time of checking each string: if they are UTF-8, and
 no string begins within a character, every string is UTF-8. Strings of ASCII take a thirtieth of the time again.
 
-Rejects nulls in fields that are not nullable, at every level of nesting.
+`check_nulls` rejects nulls in fields that are not nullable, at every level of nesting.
 
 Buffers the rows of columns until they fill a page, and limits the memory that buffered rows hold.
 
@@ -37,9 +39,9 @@ from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.repdef import has_nulls_inside
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.extension_types import is_any_list
 from lance_core.file.metadata import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
-from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.field import column_fields, is_blob, is_blob_v2, layer_kind, plain_columns
 
 _SHOWN: Final = 40
@@ -80,7 +82,7 @@ def checked_strings(name: str, array: pa.Array, first_row: int) -> pa.Array:
     return _drop_hidden(array)
 
 
-def check_rows(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
+def check_utf8(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
     """Make sure that the strings of rows are UTF-8.
 
     Args:
@@ -108,7 +110,7 @@ def _is_all_valid(array: Any) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_all_valid(array.dictionary)
     if _is_string(kind):
-        return _is_valid(array)
+        return _is_utf8(array)
     if pa.types.is_struct(kind):
         return all(_is_all_valid(array.field(index)) for index, child in enumerate(kind) if has_strings(child.type))
     if pa.types.is_map(kind):
@@ -116,7 +118,7 @@ def _is_all_valid(array: Any) -> bool:
     return not has_strings(kind) or _is_all_valid(array.flatten())
 
 
-def _is_valid(array: Any) -> bool:
+def _is_utf8(array: Any) -> bool:
     _, offsets, data = array.buffers()
     if data is None or not len(array):
         return True

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.extension_types import empty_table
+from lance_core.extension_types import empty_table, is_any_list
 from lance_dagster.handlers.base import CommitMode
-from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, is_any_list
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.names import plain_metadata
 from pyspark_lance import SchemaMode

@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
-from lance_core.extension_types import storage_type
+from lance_core.extension_types import is_any_binary, is_any_list, is_any_string, is_date_or_timestamp, storage_type
+from pyspark_lance.types.number_casts import are_identical, find_first_failing
 
 Column = Any  # pyarrow has no types for mypy: a pa.Array, or a pa.ChunkedArray
 
@@ -54,7 +55,7 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if storage_type(source) == storage_type(target):
         return True
-    if _is_blob(target) and (_is_binary(source) or _is_string(source)):
+    if _is_blob(target) and (is_any_binary(source) or is_any_string(source)):
         return True
     if types.is_dictionary(source) or types.is_dictionary(target):
         return can_cast(_values_of(source), _values_of(target))
@@ -83,35 +84,18 @@ def _is_integer_or_decimal(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
-
-
 def _is_blob(kind: pa.DataType) -> bool:
     """Whether a type of a table is that of blobs, which is an extension type only where pylance is imported."""
     storage = storage_type(kind)
     return pa.types.is_struct(storage) and [(part.name, part.type) for part in storage][:2] == _BLOB
 
 
-def is_any_list(kind: pa.DataType) -> bool:
-    """Whether values are lists, of any length or of a fixed size."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_date_or_timestamp(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-
-
 _PAIRS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
     (_is_number, _is_number),
     (_is_integer_or_decimal, _is_integer_or_decimal),
-    (_is_string, _is_string),
-    (_is_binary, _is_binary),
-    (_is_date_or_timestamp, pa.types.is_date),
+    (is_any_string, is_any_string),
+    (is_any_binary, is_any_binary),
+    (is_date_or_timestamp, pa.types.is_date),
     (pa.types.is_time, pa.types.is_time),
     (pa.types.is_duration, pa.types.is_duration),
 )
@@ -170,18 +154,6 @@ def show_row(row: pa.Table) -> str:
     return "{" + ", ".join(values) + "}"
 
 
-def find_first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
-    """The first row that fails, by bisection: there is one, and `holds` is false for each slice with such a row."""
-    low, high = 0, len(column)  # `holds` is true before `low`, and false for a row before `high`
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(column.slice(low, middle - low)):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def _attempt(column: Column, target: pa.DataType) -> Column | None:
     """The column in another type; None if a value would change."""
     if column.type == target:
@@ -193,7 +165,7 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
         return _attempt(column.storage, target)
     if isinstance(target, pa.BaseExtensionType) and column.type == target.storage_type:
         return pa.ExtensionArray.from_storage(target, column)
-    if _is_blob(target) and (_is_binary(column.type) or _is_string(column.type)):
+    if _is_blob(target) and (is_any_binary(column.type) or is_any_string(column.type)):
         return _cast_to_blobs(column, target)
     if pa.types.is_dictionary(column.type):
         return _attempt(column.dictionary_decode(), target)
@@ -209,7 +181,7 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
 
 def _cast_to_blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Blobs from their bytes or URIs; nothing is copied."""
-    child_name = "data" if _is_binary(column.type) else "uri"
+    child_name = "data" if is_any_binary(column.type) else "uri"
     storage = storage_type(target)
     children = [
         column.cast(field.type) if field.name == child_name else pa.nulls(len(column), field.type) for field in storage
@@ -256,23 +228,13 @@ def _cast_flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
         back = done.cast(column.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return done if _are_identical(column, back) else None
+    return done if are_identical(column, back) else None
 
 
 def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether Arrow's safe cast may change values without an error."""
     floats = pa.types.is_floating(source) and pa.types.is_floating(target)
-    return floats or _is_date_or_timestamp(source) or _is_date_or_timestamp(target)
-
-
-def _are_identical(first: pa.Array, second: pa.Array) -> bool:
-    """Whether two arrays of one type hold the same values; NaN is the same as NaN."""
-    if pa.types.is_float16(first.type):  # Arrow cannot compare these
-        first, second = first.cast(pa.float32()), second.cast(pa.float32())
-    equal = pc.equal(first, second)
-    if pa.types.is_floating(first.type):
-        equal = pc.or_(equal, pc.and_(pc.is_nan(first), pc.is_nan(second)))
-    return pc.all(pc.fill_null(equal, True)).as_py() is not False
+    return floats or is_date_or_timestamp(source) or is_date_or_timestamp(target)
 
 
 def _cast_integers_to_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:

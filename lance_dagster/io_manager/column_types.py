@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
-from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, find_first_failing, show_value
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, show_value
 from lance_dagster.properties import COLUMN_TYPE
 from lance_dagster.tables.partitions import partition_columns, slices_of
 from lance_dagster.tables.refs import TableRef
+from pyspark_lance.types.number_casts import find_first_failing
 
 if TYPE_CHECKING:
     import lance_core

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.extension_types import is_any_string
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.partition_expr import find_misfit, partition_column
 from lance_dagster.tables.refs import TableRef
@@ -182,7 +183,7 @@ def _key_value(dimension: _Dimension, key: str) -> str | int | date:
         InvalidInputError: The key is not the exact form of a value.
     """
     kind = dimension.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_any_string(kind):
         return key
     try:
         if pa.types.is_integer(kind):

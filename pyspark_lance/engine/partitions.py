@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from lance_core.errors import LanceError
+from lance_core.extension_types import is_any_string
 from pyspark_lance.engine.arrow_rdd import ArrowRdd
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.jobs import run_job
@@ -90,7 +91,7 @@ def value_width(kind: pa.DataType, string_bytes: int | None = None) -> int | Non
     if pa.types.is_fixed_size_list(kind):
         item = value_width(kind.value_type, string_bytes)
         return None if item is None else item * kind.list_size
-    if _is_string(kind):
+    if is_any_string(kind):
         return string_bytes
     if pa.types.is_dictionary(kind):
         return value_width(kind.value_type, string_bytes)
@@ -100,14 +101,10 @@ def value_width(kind: pa.DataType, string_bytes: int | None = None) -> int | Non
         return None
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def _has_string(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _has_string(kind.value_type)
-    return _is_string(kind) or any(_has_string(kind.field(i).type) for i in range(kind.num_fields))
+    return is_any_string(kind) or any(_has_string(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def run_on_partitions(

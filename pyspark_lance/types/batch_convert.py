@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.extension_types import is_any_list, is_variable_list
 from pyspark_lance.types.column_names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, build_exact_cast
 
@@ -106,7 +107,7 @@ def build_converter(source: pa.DataType, target: pa.DataType, column: str, *, ex
         return _to_vector(source, target, column, exact=exact)
     if types.is_fixed_size_list(source):
         return _from_vector(source, target, column, exact=exact)
-    if _is_list(source) and _is_list(target):
+    if is_variable_list(source) and is_variable_list(target):
         return _convert_lists(source, target, column, exact=exact)
     if types.is_map(source) and types.is_map(target):
         return _convert_maps(source, target, column, exact=exact)
@@ -119,10 +120,6 @@ def build_converter(source: pa.DataType, target: pa.DataType, column: str, *, ex
 
 def _apply(change: Converter | None, array: pa.Array) -> pa.Array:
     return array if change is None else change(array)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _convert_through_storage(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
@@ -168,7 +165,7 @@ def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool)
 
 
 def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    if not (_is_list(source) or pa.types.is_fixed_size_list(source)):
+    if not is_any_list(source):
         raise SchemaError(f"column {column!r}: {source} cannot become the vector {target}")
     change = build_converter(source.value_type, target.value_type, column, exact=exact)
     same_items = pa.list_(target.value_field.with_type(source.value_type), target.list_size)
@@ -184,7 +181,7 @@ def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: 
 
 
 def _from_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    if not _is_list(target):
+    if not is_variable_list(target):
         raise SchemaError(f"column {column!r}: the vector {source} cannot become {target}")
     same_items = pa.list_(source.value_field)
     change = _convert_lists(same_items, target, column, exact=exact)

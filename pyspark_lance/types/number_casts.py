@@ -31,37 +31,51 @@ def build_exact_cast(source: pa.DataType, target: pa.DataType, column: str) -> C
     """The cast between two types of numbers, which raises InvalidInputError for a value that the target cannot hold."""
 
     def cast(array: pa.Array) -> pa.Array:
-        try:
-            return _cast_exactly(array, target)
-        except (pa.ArrowInvalid, _OtherValueError):
-            value = _find_first_misfit(array, target)
+        done = _cast_exactly(array, target)
+        if done is None:
+            first = find_first_failing(array, lambda part: _cast_exactly(part, target) is not None)
             raise InvalidInputError(
-                f"column {column!r}: the value {value} of type {source} does not fit the table's type {target}; round"
-                " or filter it before it is written"
-            ) from None
+                f"column {column!r}: the value {array[first].as_py()} of type {source} does not fit the table's type"
+                f" {target}; round or filter it before it is written"
+            )
+        return done
 
     return cast
 
 
-class _OtherValueError(Exception):
-    """A cast changed a value."""
+def find_first_failing(column: Any, holds: Callable[[Any], bool]) -> int:
+    """The first row that fails, by bisection: there is one, and `holds` is false for each slice with such a row."""
+    low, high = 0, len(column)  # `holds` is true before `low`, and false for a row before `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(column.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def _cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
-    cast_array = _cast(array, target)
+def are_identical(first: pa.Array, second: pa.Array) -> bool:
+    """Whether two arrays of one type with nulls at the same places hold the same values; NaN is the same as NaN."""
+    if pa.types.is_float16(first.type):  # Arrow cannot compare these
+        first, second = first.cast(pa.float32()), second.cast(pa.float32())
+    equal = pc.equal(first, second)
+    if pa.types.is_floating(first.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(first), pc.is_nan(second)))
+    return bool(pc.all(equal, min_count=0).as_py())
+
+
+def _cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """The numbers in another type; None if one would change."""
     types = pa.types
-    if (types.is_floating(target) and not types.is_integer(array.type)) or (
-        types.is_floating(array.type) and types.is_decimal(target)
-    ):
-        back = _cast(cast_array, array.type)
-        if array.type == pa.float16():  # which Arrow does not compare
-            back, array = back.cast(pa.float32()), array.cast(pa.float32())
-        same = pc.equal(back, array)
-        if types.is_floating(array.type):
-            same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
-        if not pc.all(same, min_count=0).as_py():
-            raise _OtherValueError
-    return cast_array
+    try:
+        done = _cast(array, target)
+        is_exact = types.is_integer(array.type) or not (
+            types.is_floating(target) or (types.is_floating(array.type) and types.is_decimal(target))
+        )
+        return done if is_exact or are_identical(_cast(done, array.type), array) else None
+    except pa.ArrowInvalid:
+        return None
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -76,17 +90,3 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_integer(kind) and types.is_decimal(target):
         array = array.cast(pa.decimal128(_INTEGER_DIGITS, 0))
     return array.cast(target)
-
-
-def _find_first_misfit(array: pa.Array, target: pa.DataType) -> Any:
-    """The first value that the target type cannot hold, found by bisection."""
-    first, last = 0, len(array)
-    while last - first > 1:
-        middle = (first + last) // 2
-        try:
-            _cast_exactly(array.slice(first, middle - first), target)
-        except (pa.ArrowInvalid, _OtherValueError):
-            last = middle
-        else:
-            first = middle
-    return array[first].as_py()

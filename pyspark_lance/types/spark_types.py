@@ -31,6 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.extension_types import is_any_list
 from pyspark_lance.lazy import DataType, StructField, StructType, types
 from pyspark_lance.releases import WITHOUT_COLUMN, require_feature
 from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, describe_type, from_arrow, to_arrow
@@ -303,7 +304,7 @@ def _decimal_view(kind: pa.DataType, path: str) -> pa.DataType:
 
 def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
     types = pa.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_any_list(kind):
         return pa.list_(pa.field("element", spark_view(kind.value_type, f"{path}[]")))
     if types.is_map(kind):
         return pa.map_(spark_view(kind.key_type, f"{path}.key"), spark_view(kind.item_type, f"{path}.value"))

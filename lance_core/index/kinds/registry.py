@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
 from lance_core.errors import CorruptFileError
+from lance_core.extension_types import is_variable_list
 from lance_core.file import DataFileReader
 from lance_core.index.kinds import bitmap, bloom, btree, row_sets, zonemap
 from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
@@ -19,7 +20,6 @@ from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import combine_to_array, is_ordered
 from lance_core.schema import Schema, arrow_type_of
-from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 

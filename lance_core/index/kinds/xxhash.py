@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.extension_types import is_string_like
 from lance_core.index.query.rows import U64s
 
 _P1: Final = np.uint64(0x9E3779B185EBCA87)
@@ -38,7 +39,7 @@ def hash_values(values: pa.Array) -> U64s:
         values: Numbers, times, strings or bytes, without nulls.
     """
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
+    if is_string_like(kind) or _is_binary(kind):
         return _hash_bytes(values.cast(pa.large_binary()))
     return _hash_rows(_value_bytes(values, kind.bit_width // 8))
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lance_core.commit.loop import commit
 from lance_core.encoding.concatenate import encode_as_dictionary
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import is_string_like, is_variable_list
 from lance_core.schema import (
     JSON,
     UNASSIGNED,
@@ -26,7 +27,6 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
-from lance_core.schema.arrow_types import is_variable_list
 from lance_core.schema.field import map_fields
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -383,7 +383,7 @@ def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
     kinds = (
         pa.types.is_integer,
         pa.types.is_floating,
-        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+        is_string_like,
         lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
     )
     if any(is_kind(old) and is_kind(new) for is_kind in kinds):

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.file.write_plan import check_rows
+from lance_core.file.write_plan import check_utf8
 from lance_core.index.query.conditions import All, Compare, parse_condition
 from lance_core.table.filled_slices import REPLACED_ROWS_KEY, FilledSlice, slice_digest, slice_properties
 
@@ -185,7 +185,7 @@ class Slices:
         outside = np.flatnonzero(positions < 0)
         if not len(outside):
             return positions
-        check_rows(batch.select(self.columns))
+        check_utf8(batch.select(self.columns))
         names, shown_names = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(

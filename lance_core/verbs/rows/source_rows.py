@@ -34,7 +34,7 @@ from lance_core.arguments import checked
 from lance_core.encoding.concatenate import combine_chunks
 from lance_core.errors import UnsupportedError
 from lance_core.extension_types import empty_table
-from lance_core.file.write_plan import check_rows, one_by_one
+from lance_core.file.write_plan import check_utf8, one_by_one
 from lance_core.row_addresses import find_positions
 from lance_core.schema import in_storage_types, unwrapped
 from lance_core.schema.relabel import relabel
@@ -485,7 +485,7 @@ class SourceRows:
 def _read_tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
     row = 0
     for rows in one_by_one(batches):
-        check_rows(rows, row)  # not only where they are written: the message has the row of the source
+        check_utf8(rows, row)  # not only where they are written: the message has the row of the source
         row += rows.num_rows
         yield pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         del rows

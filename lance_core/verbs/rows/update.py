@@ -18,9 +18,9 @@ from pyroaring import BitMap
 
 from lance_core.encoding.concatenate import encode_as_dictionary
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import is_any_list
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import JSON, Field, Schema, schema_to_arrow
-from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema.arrow_types import is_date_or_timestamp
+from lance_core.extension_types import is_date_or_timestamp, is_string_like
 from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negate
 from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
 from lance_core.verbs.expressions.sql.datafusion_calls import INTERVAL, compute
@@ -23,7 +23,6 @@ from lance_core.verbs.expressions.sql.typed import (
     fits,
     integer,
     is_number,
-    is_string_like,
     literal,
     number_literal,
 )

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_core.errors import InvalidInputError
+from lance_core.extension_types import is_string_like
 from lance_core.verbs.expressions.sql.compiler_protocol import Guard, guarded
 from lance_core.verbs.expressions.sql.datafusion_calls import compute
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import evaluate_sql, python_call
 from lance_core.verbs.expressions.sql.strings import words
-from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, decimal_of, fits, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, decimal_of, fits, literal
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 _NAMES: Final = {

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.extension_types import is_string_like
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.time_coercion import (
     cast_time,
@@ -31,7 +32,6 @@ from lance_core.verbs.expressions.sql.typed import (
     common_type,
     fits,
     is_number,
-    is_string_like,
     literal,
 )
 

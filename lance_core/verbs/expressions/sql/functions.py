@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from lance_core.schema.arrow_types import is_any_list
+from lance_core.extension_types import is_any_list, is_string_like
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, null_if
 from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null, negate
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
@@ -22,7 +22,7 @@ from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_c
 from lance_core.verbs.expressions.sql.dialect import invalid
 from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, literal
 
 _Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
 _TypedFunction = Callable[..., Typed | None]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_core.errors import UnsupportedError
-from lance_core.schema.arrow_types import is_any_list
+from lance_core.extension_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.verbs.expressions.sql.casts import cast, try_cast, type_of
 from lance_core.verbs.expressions.sql.compare import (

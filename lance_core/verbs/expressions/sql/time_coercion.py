@@ -13,8 +13,8 @@ from functools import reduce
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema.arrow_types import is_date_or_timestamp
-from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_string_like, literal, unit_type
+from lance_core.extension_types import is_date_or_timestamp, is_string_like
+from lance_core.verbs.expressions.sql.typed import UNITS, Typed, literal, unit_type
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.extension_types import is_string_like
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 
@@ -184,11 +185,6 @@ def as_string(value: Typed) -> Typed:
     if pa.types.is_null(value.type):
         return literal(None, pa.string())
     raise InvalidInputError(f"expected a string, found {value.type}")
-
-
-def is_string_like(kind: pa.DataType) -> bool:
-    """Whether values are strings."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def fits(value: Any, kind: pa.DataType) -> bool:

@@ -4,8 +4,8 @@
                                    ts < '2026-01-01T05:00:00-03:00'    08:00 in UTC, whatever the caller's zone
                                    date_part('hour', ts)           the hour in UTC
 
-A caller whose times have another zone, such as a session of Spark, compiles within `with_written_zones`: SQL whose
-result depends on the assumed zone is then rejected.
+A caller whose times have another zone, such as a session of Spark, calls `parse_filter` with `assume_utc=False`, which
+compiles within `with_written_zones`: SQL whose result depends on the assumed zone is then rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema.arrow_types import is_date_or_timestamp
+from lance_core.extension_types import is_date_or_timestamp
 
 ZONES_ARE_WRITTEN: Final = ContextVar("zones are written", default=False)
 """Whether SQL that depends on an assumed zone is rejected: each zone has to be written."""
@@ -35,7 +35,7 @@ def with_written_zones() -> Iterator[None]:
 
 
 def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) -> None:
-    """Make sure that no zone is assumed where a date or a timestamp is cast to another type.
+    """Make sure, within `with_written_zones`, that no zone is assumed where a date or a timestamp is cast.
 
     Args:
         from_type: The type of the value.
@@ -43,7 +43,7 @@ def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) 
         shown: The value, for the message, if it is known.
 
     Raises:
-        InvalidInputError: Exactly one of the types has a zone.
+        InvalidInputError: Exactly one of the types has a zone, and zones have to be written.
     """
     compared = ZONES_ARE_WRITTEN.get() and is_date_or_timestamp(from_type) and is_date_or_timestamp(kind)
     if not compared or _has_zone(from_type) == _has_zone(kind):
@@ -56,10 +56,10 @@ def check_zone(from_type: pa.DataType, kind: pa.DataType, shown: object = None) 
 
 
 def check_parts(kind: pa.DataType, what: str) -> None:
-    """Make sure that no part of a timestamp, such as the hour, is computed in an assumed zone.
+    """Make sure, within `with_written_zones`, that no part of a timestamp is computed in an assumed zone.
 
     Raises:
-        InvalidInputError: The value is a timestamp with a zone.
+        InvalidInputError: The value is a timestamp with a zone, and zones have to be written.
     """
     if ZONES_ARE_WRITTEN.get() and _has_zone(kind):
         raise InvalidInputError(
