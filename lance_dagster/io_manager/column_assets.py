@@ -1,4 +1,4 @@
-"""Column assets, which own columns of another asset's table: the owner of each column, and the writes that set it.
+"""Writes of column assets, which own columns of another asset's table; `ownership` checks the owners.
 
     column of the table       owner                                       recorded
     -------------------       -----                                       --------

@@ -1,8 +1,9 @@
-"""Rules that tasks of a write check for each row, and values that they report.
+"""Rules of a write: tasks check the condition, and report what the other rules need.
 
-condition      every row must meet the condition               replaceWhere: only such rows are replaced
-partition_by   files hold rows of one value of these columns   the values are reported
-keys           each key must occur once                        merge_on, if the table does not exist yet
+condition      every row must meet the condition               `RowRules.check`, for replaceWhere
+partition_by   files hold rows of one value of these columns   `PartitionValues`, which are reported
+keys           each key must occur once                        `hashes_of_keys`, then `all_hashes` of all tasks: for
+                                                               merge_on, if the table does not exist yet
 """
 
 from __future__ import annotations
