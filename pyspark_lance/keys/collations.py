@@ -101,7 +101,9 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
         try:
             check_fits(what, condition, pa.schema([_hide_values(field, path) for field in schema]))
         except InvalidInputError:
-            raise _make_collation_error(what, ".".join(path), collation(_at(schema, path)), remedy) from None
+            raise _make_collation_error(
+                what, ".".join(path).replace(".[]", "[]"), collation(_at(schema, path)), remedy
+            ) from None
 
 
 def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
@@ -126,18 +128,25 @@ def _make_collation_error(what: str, name: str, by: str, remedy: str) -> Unsuppo
     )
 
 
+def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct, or the items of a list as a field `[]`; none of other types."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    return [kind.value_field.with_name("[]")] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []
+
+
 def _find_collated_paths(fields: Iterable[pa.Field], around: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of the columns and fields of structs that have a collation."""
+    """Paths of the columns, and of the fields and items inside of them, that have a collation."""
     for field in fields:
-        if pa.types.is_struct(field.type):
-            yield from _find_collated_paths(field.type, (*around, field.name))
-        elif collation(field) != _BINARY:
-            yield (*around, field.name)
+        path, inner = (*around, field.name), _inner_fields(field.type)
+        yield from _find_collated_paths(inner, path)
+        if not inner and collation(field) != _BINARY:
+            yield path
 
 
-def _at(fields: pa.Schema | pa.StructType, path: tuple[str, ...]) -> pa.Field:
-    field = fields.field(path[0])
-    return field if len(path) == 1 else _at(field.type, path[1:])
+def _at(fields: Iterable[pa.Field], path: tuple[str, ...]) -> pa.Field:
+    field = next(field for field in fields if field.name == path[0])
+    return field if len(path) == 1 else _at(_inner_fields(field.type), path[1:])
 
 
 def _hide_values(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
@@ -146,7 +155,8 @@ def _hide_values(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
         return field
     if len(path) == 1:
         return field.with_type(_OPAQUE)
-    return field.with_type(pa.struct([_hide_values(child, path[1:]) for child in field.type]))
+    inner = [_hide_values(child, path[1:]) for child in _inner_fields(field.type)]
+    return field.with_type(pa.struct(inner) if pa.types.is_struct(field.type) else pa.list_(inner[0]))
 
 
 def check_fits(what: str, condition: pc.Expression, schema: pa.Schema) -> None:

@@ -19,13 +19,22 @@ SCHEMA = pa.schema(
         pa.field("s", pa.string(), metadata=LOWER),
         pa.field("plain", pa.string()),
         pa.field("st", pa.struct([pa.field("x", pa.string(), metadata=LOWER), pa.field("y", pa.int64())])),
+        pa.field("list", pa.list_(pa.struct([pa.field("x", pa.string(), metadata=LOWER)]))),
     ]
 )
 COMPARED = {
     "s": ["s = 'a'", "s in ('a', 'b')", "s like 'a%'", "lower(s) = 'a'", "s || 'b' = 'ab'", "plain = 'a' or s > 'b'"],
+    r"list\[\].x": ["array_contains(list, named_struct('x', 'a'))"],
     "st.x": ["st.x = 'a'", "plain = 'a' and upper(st.x) = 'A'", "st.x between 'a' and 'b'"],
 }
-NOT_COMPARED = ["s is null", "plain = 'a' and s is not null", "st.y = 1", "st.x is null", "st is not null"]
+NOT_COMPARED = [
+    "s is null",
+    "plain = 'a' and s is not null",
+    "st.y = 1",
+    "st.x is null",
+    "st is not null",
+    "list is null",
+]
 
 
 def test_conditions_that_compare_by_a_collation():
