@@ -35,6 +35,7 @@ from lance_core.table.manifest.manifest import WRITER
 from lance_core.table.operations import MAX_EXACT_KEYS
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
+from lance_core.verbs.columns.compute.computation import computed_schema
 from lance_core.verbs.columns.compute.run import ComputeProgress, ComputeResult
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
@@ -116,6 +117,7 @@ __all__ = [
     "check_names",
     "commit_fragments",
     "commit_transaction",
+    "computed_schema",
     "dataset",
     "delete_uncommitted_files",
     "describe_replaced_rows",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         build_lance_missing_values_checks as build_lance_missing_values_checks,
     )
     from lance_dagster.checks.overdue import build_lance_overdue_checks as build_lance_overdue_checks
+    from lance_dagster.computed import computed_columns as computed_columns
     from lance_dagster.erasure.jobs import build_erasure_job as build_erasure_job
     from lance_dagster.health.lake import lance_external_assets as lance_external_assets
     from lance_dagster.health.policy import LanceMaintenancePolicy as LanceMaintenancePolicy
@@ -76,6 +77,7 @@ _MODULES: Final = {
     ".checks.lag": "build_lance_lag_checks",
     ".checks.missing_values": "build_lance_missing_values_checks",
     ".checks.overdue": "build_lance_overdue_checks",
+    ".computed": "computed_columns",
     ".erasure.jobs": "build_erasure_job",
     ".health.lake": "lance_external_assets",
     ".health.policy": "LanceMaintenancePolicy",

@@ -19,7 +19,7 @@ NAMES = {
         "AttemptProperties", "BatchUDF", "Between", "Blob", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "Commit", "CommitResult", "ComputeProgress", "ComputeResult", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "Equals",
         "FieldStatistics", "FileCopy", "FileOptions", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "Watermark", "WatermarkMove", "WriteResult", "WriteAttempt", "WrittenColumns", "batch_udf", "blob_array", "blob_field",
-        "bytes_read_counter", "canonical_uri", "check_names", "commit_fragments", "commit_transaction", "dataset", "delete_uncommitted_files", "describe_replaced_rows", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "matching", "retrying", "schema_to_json", "write_dataset",
+        "bytes_read_counter", "canonical_uri", "check_names", "commit_fragments", "computed_schema", "commit_transaction", "dataset", "delete_uncommitted_files", "describe_replaced_rows", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "matching", "retrying", "schema_to_json", "write_dataset",
         "write_fragments",
     ],
     lance_core.maintenance: [

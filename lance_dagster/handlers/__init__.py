@@ -46,6 +46,9 @@ HANDLERS: Mapping[str, _Entry] = MappingProxyType(
         "lance_core": _Entry(
             package="lance_core", types=frozenset({"LanceDataset"}), handler="lance:LanceDatasetHandler"
         ),
+        "computed": _Entry(
+            package="lance_dagster", types=frozenset({"RowsToCompute"}), handler="computed:ComputedHandler"
+        ),
         "lance": _Entry(package="lance", types=frozenset({"LanceDataset"}), handler="lance:LanceDatasetHandler"),
     }
 )

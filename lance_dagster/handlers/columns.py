@@ -10,6 +10,7 @@ Only data files with these columns are written, and one commit sets them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -270,9 +271,11 @@ class ColumnsWritten(WriteResult):
     Attributes:
         left_out: The most keys that were left out, since their rows were deleted: for a lazy frame, the number of keys
             that were deleted, whether or not the frame has them.
+        entries: Further entries of the event.
     """
 
     left_out: int = 0
+    entries: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def columns_result(

@@ -224,4 +224,5 @@ def column_entries(output: TableOutput, outcome: lance_core.WriteResult) -> dict
         "lance/rows_nulled": nulled,
         "dagster/column_schema": column_schema(asset_schema),
     }
-    return entries | ({"lance/columns_added": dg.MetadataValue.json(added)} if added else {})
+    entries |= {"lance/columns_added": dg.MetadataValue.json(added)} if added else {}
+    return entries | (dict(outcome.entries) if isinstance(outcome, column_writes.ColumnsWritten) else {})

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lance_dagster.tables.names import LOG_FOLDER, RESERVED_FOLDER, plain_metadata
+from lance_dagster.tables.names import FAILED_FOLDER, LOG_FOLDER, RESERVED_FOLDER, plain_metadata
 
 if TYPE_CHECKING:
     import lance_core
@@ -50,6 +50,11 @@ SHARED_KEY: Final = "lance/shared_table"
 
 
 TABLE_KEY: Final = "lance/table"
+_RESERVED_FOLDERS: Final = {
+    RESERVED_FOLDER: "holds the outputs of ops",
+    LOG_FOLDER: "holds the log of maintenance",
+    FAILED_FOLDER: "holds the failed rows of computed columns",
+}
 """Definition metadata of an asset that owns columns of another asset's table: that asset's key, or schema.table."""
 
 
@@ -160,11 +165,10 @@ def locate_table(
                 'metadata "schema" or "table" with such a name.'
             )
     reserved_folders = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
-        [folders[0]] if folders[0] in (RESERVED_FOLDER, LOG_FOLDER) else []
+        [folders[0]] if folders[0] in _RESERVED_FOLDERS else []
     )
     if reserved_folders:
-        reasons = {RESERVED_FOLDER: "holds the outputs of ops", LOG_FOLDER: "holds the log of maintenance"}
-        reason = reasons.get(reserved_folders[0], "is the name of a table")
+        reason = _RESERVED_FOLDERS.get(reserved_folders[0], "is the name of a table")
         raise dg.DagsterInvalidDefinitionError(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {reserved_folders[0]!r}, "
             f'which {reason}. Give the asset the metadata "schema" with another folder'

@@ -16,7 +16,10 @@ RESERVED_FOLDER: Final = "_ops"
 LOG_FOLDER: Final = "_maintenance"
 """The folder below the root that holds the log of maintenance."""
 
-RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{LOG_FOLDER}/")
+FAILED_FOLDER: Final = "_failed"
+"""The folder below the root that holds the rows on which functions of computed columns failed."""
+
+RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{LOG_FOLDER}/", f"{FAILED_FOLDER}/")
 """Prefixes of the paths of tables that belong to no asset."""
 
 _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")

@@ -71,14 +71,12 @@ class Computation:
     @property
     def state_name(self) -> str:
         """The column that records how the cells of each row were computed."""
-        return f"_{re.sub(r'[^0-9A-Za-z_]', '_', self.name)}"
+        return _state_name(self.name)
 
     @property
     def output(self) -> pa.Schema:
         """The columns that are written: those of the function, and the record of each row."""
-        metadata = {NAME_KEY: self.name}
-        fields = [field.with_metadata({**(field.metadata or {}), **metadata}) for field in self.columns]
-        return pa.schema([*fields, pa.field(self.state_name, STATE, metadata=metadata)])
+        return computed_schema(self.name, self.columns)
 
     def check(self, manifest: Manifest, root: str) -> None:
         """Reject a table whose columns the computation cannot read or set.
@@ -109,6 +107,25 @@ class Computation:
                     f"column {field.name!r} of {root} is {present.type}, and computation {self.name!r} returns "
                     f"{field.type}: drop the column, or give the new one another name"
                 )
+
+
+def computed_schema(name: str, columns: pa.Schema) -> pa.Schema:
+    """The columns that a computation writes: those of its function, and the record of each row.
+
+    Args:
+        name: The computation.
+        columns: The columns of its function; the record has the metadata of the first one.
+
+    Examples:
+        >>> lance.computed_schema("words", pa.schema([("count", pa.int32())])).names
+        ['count', '_words']
+    """
+    marked = [field.with_metadata({**(field.metadata or {}), NAME_KEY: name}) for field in columns]
+    return pa.schema([*marked, pa.field(_state_name(name), STATE, metadata=marked[0].metadata)])
+
+
+def _state_name(name: str) -> str:
+    return f"_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,210 @@
+"""Assets whose function computes columns of another asset's table."""
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import lance_core
+from lance_core.errors import FailedRowsError
+from lance_dagster import BranchPolicy, LanceIOManager, build_undo_job, computed_columns
+
+SIZES = pa.schema([("size", pa.int32())])
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+CALLS = []
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    CALLS.clear()
+    return CALLS
+
+
+@dg.asset
+def photos() -> pa.Table:
+    return pa.table({"id": [1, 2, 3], "text": ["a", "bb", "ccc"]})
+
+
+def measure(batch):
+    CALLS.extend(batch["text"].to_pylist())
+    if "poison" in batch["text"].to_pylist():
+        raise ValueError("poison")
+    return pc.utf8_length(batch["text"])
+
+
+def sized(table=photos, name="photo_sizes", code_version="1", **options):
+    decorated = computed_columns(
+        table=table, inputs=["text"], columns=SIZES, code_version=code_version, name=name, **options
+    )
+    return decorated(measure)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return str(tmp_path / "lake")
+
+
+def run(root, *assets, instance=None, selection=None, branching=None, **options):
+    manager = LanceIOManager(root_uri=root, **({} if branching is None else {"branching": branching}))
+    return dg.materialize(
+        list(assets), selection=selection, resources={"io_manager": manager}, instance=instance, **options
+    )
+
+
+def read(root, table="public/photos", branch=None):
+    dataset = lance_core.dataset(f"{root}/{table}.lance")
+    dataset = dataset if branch is None else dataset.checkout_version((branch, None))
+    return {row["text"]: row["size"] for row in dataset.to_table(["text", "size"]).to_pylist()}
+
+
+def entries(result, asset):
+    (event,) = result.asset_materializations_for_node(asset.node_def.name)
+    return {key: value.value for key, value in event.metadata.items()}
+
+
+def test_rows_are_computed_once(root, calls):
+    sizes = sized()
+    with dg.DagsterInstance.ephemeral() as instance:
+        metadata = entries(run(root, photos, sizes, instance=instance), sizes)
+        assert (metadata["lance/due"], metadata["lance/rows_due"], metadata["lance/calls"]) == (3, {"new": 3}, 1)
+        assert read(root) == {"a": 1, "bb": 2, "ccc": 3}
+        table = lance_core.dataset(f"{root}/public/photos.lance")
+        version = table.version
+        again = entries(run(root, photos, sizes, instance=instance, selection=[sizes]), sizes)
+        assert (again["lance/due"], again["lance/calls"], again["lance/version"]) == (0, 0, version)
+        assert lance_core.dataset(table.uri).version == version
+        table.insert({"id": [4], "text": ["dddd"]})
+        table.update({"text": "'A'"}, "id = 1")
+        calls.clear()
+        metadata = entries(run(root, photos, sizes, instance=instance, selection=[sizes]), sizes)
+        assert metadata["lance/rows_due"] == {"new": 1, "inputs changed": 1}
+        assert sorted(calls) == ["A", "dddd"]
+        run(root, photos, sized(code_version="2"), instance=instance, selection=["photo_sizes"])
+        assert len(calls) == 6
+
+
+def test_an_asset_of_dagster_like_any_other(root):
+    sizes = sized(group_name="features", owners=["team:vision"], key_prefix="nyc", metadata={"team": "a"})
+    (spec,) = sizes.specs
+    assert spec.key == dg.AssetKey(["nyc", "photo_sizes"])
+    assert (spec.group_name, list(spec.owners), spec.code_version) == ("features", ["team:vision"], "1")
+    assert [dep.asset_key for dep in spec.deps] == [photos.key]
+    assert run(root, photos, sizes).success
+    owner = lance_core.dataset(f"{root}/public/photos.lance").schema.field("size").metadata
+    assert owner[b"dagster.asset_key"] == b"nyc/photo_sizes"
+
+
+def test_resources_and_frames(root):
+    class Model(dg.ConfigurableResource):
+        factor: int
+
+    def scaled(frame: "pd.DataFrame", model: Model):  # noqa: F821 - read as text
+        return frame.assign(size=(frame["text"].str.len() * model.factor).astype("int32"))[["size"]]
+
+    sizes = computed_columns(table=photos, inputs=["text"], columns=SIZES, code_version="1", cost_per_row=0.5)(scaled)
+    resources = {"io_manager": LanceIOManager(root_uri=root), "model": Model(factor=10)}
+    result = dg.materialize([photos, sizes], resources=resources)
+    assert read(root) == {"a": 10, "bb": 20, "ccc": 30}
+    assert entries(result, sizes)["lance/cost"] == 1.5
+
+
+def test_coroutines(root):
+    async def slow(batch):
+        return measure(batch)
+
+    sizes = computed_columns(
+        table=photos, inputs=["text"], columns=SIZES, code_version="1", concurrency=2, batch_size=1
+    )(slow)
+    assert entries(run(root, photos, sizes), sizes)["lance/calls"] == 3
+    assert read(root) == {"a": 1, "bb": 2, "ccc": 3}
+
+
+def test_partitions(root, calls):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def daily(context) -> pa.Table:
+        return pa.table({"day": [context.partition_key] * 2, "text": [context.partition_key, "x"]})
+
+    sizes = sized(table=daily, partitions_def=DAYS, metadata={"partition_expr": "day"})
+    for day in ("mon", "tue"):
+        assert run(root, daily, selection=[daily], partition_key=day).success
+    result = run(root, daily, sizes, selection=[sizes], partition_key="tue")
+    assert sorted(calls) == ["tue", "x"]
+    assert entries(result, sizes)["lance/due"] == 2
+    rows = lance_core.dataset(f"{root}/public/daily.lance").to_table(["day", "size"]).to_pylist()
+    assert {(row["day"], row["size"]) for row in rows} == {("mon", None), ("tue", 3), ("tue", 1)}
+    run(root, daily, sizes, selection=[sizes], partition_key="mon")
+    assert len(calls) == 4
+
+
+def test_failed_rows(root, calls):
+    @dg.asset
+    def poisoned() -> pa.Table:
+        return pa.table({"id": [1, 2], "text": ["a", "poison"]})
+
+    sizes = sized(table=poisoned)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(root, poisoned, sizes, instance=instance, raise_on_error=False)
+        assert not result.success
+        (failure,) = result.get_step_failure_events()
+        assert FailedRowsError.__name__ in str(failure.event_specific_data.error)
+        assert read(root, "public/poisoned") == {"a": 1, "poison": None}
+        failed = lance_core.dataset(f"{root}/_failed/photo_sizes.lance").to_table().to_pylist()
+        assert [(row["error"], row["attempt"]) for row in failed] == [("ValueError: poison", result.run_id)]
+        calls.clear()
+        assert run(root, poisoned, sizes, instance=instance, selection=[sizes]).success
+        assert calls == []
+        config = {"ops": {"photo_sizes": {"config": {"retry_failed": True}}}}
+        again = run(
+            root, poisoned, sizes, instance=instance, selection=[sizes], run_config=config, raise_on_error=False
+        )
+        assert (again.success, calls) == (False, ["poison"])
+
+
+def test_a_branch_and_its_promotion(root, calls):
+    sizes = sized()
+    policy = BranchPolicy.from_tag()
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(root, photos, instance=instance)
+        tags = {"lance/branch": "trial"}
+        assert run(root, photos, sizes, instance=instance, selection=[sizes], branching=policy, tags=tags).success
+        assert read(root) == {"a": None, "bb": None, "ccc": None}
+        assert read(root, branch="trial") == {"a": 1, "bb": 2, "ccc": 3}
+        lance_core.dataset(f"{root}/public/photos.lance").branches.promote("trial")
+        assert read(root) == {"a": 1, "bb": 2, "ccc": 3}
+        calls.clear()
+        assert run(root, photos, sizes, instance=instance, selection=[sizes], branching=policy).success
+        assert calls == []
+
+
+def test_undo(root, calls):
+    sizes = sized()
+    manager = LanceIOManager(root_uri=root)
+    undo = build_undo_job(assets=[photos, sizes])
+    defs = dg.Definitions([photos, sizes], jobs=[undo], resources={"io_manager": manager})
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(root, photos, sizes, instance=instance)
+        lance_core.dataset(f"{root}/public/photos.lance").update({"text": "'A'"}, "id = 1")
+        second = run(root, photos, sizes, instance=instance, selection=[sizes])
+        assert read(root) == {"A": 1, "bb": 2, "ccc": 3}
+        lance_core.dataset(f"{root}/public/photos.lance").update({"text": "'four'"}, "id = 2")
+        third = run(root, photos, sizes, instance=instance, selection=[sizes])
+        assert read(root)["four"] == 4
+        job = defs.resolve_job_def(undo.name)
+        assert job.execute_in_process(instance=instance, tags={"lance/undo_run": third.run_id}).success
+        assert read(root)["four"] == 2
+        calls.clear()
+        assert run(root, photos, sizes, instance=instance, selection=[sizes]).success
+        assert calls == ["four"]
+        assert second.success
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"columns": pa.schema([("id", pa.int32())])}, "belongs to"), ({"inputs": ["none"]}, "none")],
+)
+def test_wrong_definitions(root, options, message):
+    arguments = {"table": photos, "inputs": ["text"], "columns": SIZES, "code_version": "1", "name": "wrong", **options}
+    wrong = computed_columns(**arguments)(measure)
+    with pytest.raises(Exception, match=message):
+        run(root, photos, wrong)
+    assert CALLS == []
