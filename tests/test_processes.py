@@ -56,7 +56,7 @@ def test_what_fails_says_what_it_printed():
 
 
 def test_what_hangs_shows_its_stack_and_is_ended_with_its_children():
-    for limit_s in (2, 20, 100):  # until it has come so far
+    for limit_s in (1, 5, 20, 100):  # until it has come so far
         with pytest.raises(AssertionError, match="still running") as found:
             run([sys.executable, "-c", STUBBORN], limit_s=limit_s)
         if "in wait_for_ever" in str(found.value):

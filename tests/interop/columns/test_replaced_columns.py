@@ -168,6 +168,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.variants(43)
 @pytest.mark.parametrize(("change", "write"), PAIRS)
 def test_rows_of_the_old_column_are_rejected(table, change, write):
     with pytest.raises(RetryableConflictError) as error:

@@ -45,6 +45,7 @@ def test_write_dataset(tmp_path, name):
     pd.testing.assert_frame_equal(stored[0].to_table().to_pandas(), reference.to_pandas())
 
 
+@pytest.mark.variants(15)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("name", INDICES)
 def test_verbs(tmp_path, name, verb):

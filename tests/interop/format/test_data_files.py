@@ -179,6 +179,7 @@ FIELD_METADATA = [
 ]
 
 
+@pytest.mark.variants(11)
 @pytest.mark.parametrize("metadata", FIELD_METADATA, ids=str)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
@@ -241,6 +242,7 @@ def test_fixed_size_lists_of_structs_beside_other_fields(tmp_path):
         assert read_ours(tmp_path, key).to_pylist() == table.to_pylist()
 
 
+@pytest.mark.variants(14)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("kind", "most"), [(pa.int8(), 128), (pa.uint8(), 256)], ids=str)
 @pytest.mark.parametrize("less", [0, 1, 2])

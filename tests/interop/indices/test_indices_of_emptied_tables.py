@@ -46,6 +46,7 @@ VERBS = {
 }
 
 
+@pytest.mark.variants(13)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("empty", [by_delete, by_pylance, by_two_deletions], ids=lambda one: one.__name__)
 @pytest.mark.parametrize(

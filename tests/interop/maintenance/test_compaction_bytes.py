@@ -169,27 +169,29 @@ def test_fragments_that_an_index_covers_are_merged_with_others_at_once(tmp_path,
         assert set(made.list_indices()[0]["fragment_ids"]) >= {one.fragment_id for one in made.get_fragments()}
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_plan_for_the_results_of_a_plan_is_empty(seed):
+def test_a_plan_for_the_results_of_a_plan_is_empty():
     """The same of plans alone, whose results are as large as their fragments together."""
-    numbers = random.Random(seed)
-    options = CompactionOptions(
-        target_rows_per_fragment=numbers.choice([100, 1000, 2**20]),
-        target_bytes_per_fragment=numbers.choice([None, 10**5, 10**7]),
-        merge_results=True,
-    )
-    fragments = [(numbers.randrange(1, 300), 2 ** numbers.randrange(8, 24)) for _ in range(numbers.randrange(1, 30))]
-    planned = group_fragments(_facts(fragments), options)
-    taken = {fact.position for group in planned for fact in group}
-    left = [fragment for position, fragment in enumerate(fragments) if position not in taken]
-    for group in planned:  # new fragments follow those that stay
-        rows, size = (sum(column) for column in zip(*(fragments[fact.position] for fact in group), strict=True))
-        assert [fact.position for fact in group] == sorted(fact.position for fact in group)
-        count = max(1, rows // options.target_rows_per_fragment)
-        assert count < len(group)
-        left += [(rows // count, size // count)] * count
-    fragments = left
-    assert group_fragments(_facts(fragments), options) == []
+    for seed in range(200):
+        numbers = random.Random(seed)
+        options = CompactionOptions(
+            target_rows_per_fragment=numbers.choice([100, 1000, 2**20]),
+            target_bytes_per_fragment=numbers.choice([None, 10**5, 10**7]),
+            merge_results=True,
+        )
+        fragments = [
+            (numbers.randrange(1, 300), 2 ** numbers.randrange(8, 24)) for _ in range(numbers.randrange(1, 30))
+        ]
+        planned = group_fragments(_facts(fragments), options)
+        taken = {fact.position for group in planned for fact in group}
+        left = [fragment for position, fragment in enumerate(fragments) if position not in taken]
+        for group in planned:  # new fragments follow those that stay
+            rows, size = (sum(column) for column in zip(*(fragments[fact.position] for fact in group), strict=True))
+            assert [fact.position for fact in group] == sorted(fact.position for fact in group), seed
+            count = max(1, rows // options.target_rows_per_fragment)
+            assert count < len(group), seed
+            left += [(rows // count, size // count)] * count
+        fragments = left
+        assert group_fragments(_facts(fragments), options) == [], seed
 
 
 def _facts(fragments):

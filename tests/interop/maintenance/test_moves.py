@@ -373,6 +373,7 @@ maintenance.maintain(lance_core.dataset(uri), policy)
 """
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("after", [0, 2, 4])
 @pytest.mark.parametrize("then", ["finish", "rewrite", "expire"])
 def test_a_killed_move_is_finished_or_removed(uri, after, then):

@@ -169,6 +169,7 @@ def made(folder, writer, outside, **options):
     return uri
 
 
+@pytest.mark.variants(13)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 @LIBRARIES
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

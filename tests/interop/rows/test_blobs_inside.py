@@ -143,6 +143,7 @@ def moved(dataset):
     return dataset.rows.set_column(0, "id", pa.array(range(1, dataset.rows.num_rows + 1)))
 
 
+@pytest.mark.variants(13)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("shape", ["struct", "list", "list of structs", "typed struct", "typed list"])
 def test_verbs_change_tables_as_pylance_does(tmp_path, verb, shape):

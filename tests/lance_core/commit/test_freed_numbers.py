@@ -113,6 +113,7 @@ VERBS = {
 }
 
 
+@pytest.mark.variants(17)
 @pytest.mark.parametrize("versions", [2, 5])
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("place", ["local", "memory", "sqlite"], indirect=True)
@@ -285,6 +286,7 @@ def test_a_commit_that_others_follow_at_once_is_acknowledged(tmp_path, monkeypat
     assert sorted(lance_core.dataset(uri).to_table()["k"].to_pylist()) == [1, 50, 100, 101, 102]
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("last", ["add columns", "add nulls", "nulls", "config"])
 @pytest.mark.parametrize("verb", ["config", "add columns", "delete", "append", "add nulls", "nulls"])
 @pytest.mark.parametrize("place", ["memory"], indirect=True)

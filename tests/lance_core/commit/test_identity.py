@@ -64,6 +64,7 @@ HISTORIES = [(verb, old, new) for verb in VERBS for old, new in ((1, 1), (2, 1),
 HISTORIES += [(verb, 2, 30) for verb in ("insert", "delete", "cleanup")]
 
 
+@pytest.mark.variants(35)
 @pytest.mark.parametrize(("verb", "old", "new"), HISTORIES)
 def test_a_handle_of_a_table_that_was_made_again_changes_nothing(uri, verb, old, new):
     handle = make(uri, OLD, old)

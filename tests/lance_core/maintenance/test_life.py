@@ -188,6 +188,7 @@ compact(lance_core.dataset(sys.argv[1]), {"target_rows_per_fragment": 400})
 """
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1])
 def test_killed_at_any_time_it_leaves_the_table_as_it_was_or_done(tmp_path, after_s):
     uri = str(tmp_path / "t")

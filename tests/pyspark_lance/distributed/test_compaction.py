@@ -189,8 +189,10 @@ def test_storage_options_are_not_shown():
     assert "hidden" not in repr(tasks)
 
 
-def test_progress_is_reported_while_tasks_run(spark):
+def test_progress_is_reported_while_tasks_run(spark, connect):
     from pyspark_lance.engine.executor_tasks import _watch_progress
+
+    pauses = (0.5, 1.5, 6) if connect else (0.3, 0.9, 2)
 
     def sleeps(batches):
         import time
@@ -198,7 +200,7 @@ def test_progress_is_reported_while_tasks_run(spark):
         for batch in batches:
             # Spark's status takes note of the end of a task at most every tenth of a second, else at the next one's;
             # a Connect server reports every two seconds.
-            time.sleep((0.5, 1.5, 6)[batch.column(0)[0].as_py()])
+            time.sleep(pauses[batch.column(0)[0].as_py()])
             yield batch
 
     calls = []

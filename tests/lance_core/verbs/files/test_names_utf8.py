@@ -71,6 +71,7 @@ NARROWED = ("add_columns of values", "add_columns of a function")
 """Writes of the column alone."""
 
 
+@pytest.mark.variants(29)
 @pytest.mark.parametrize("place", NAMES)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_name_that_is_not_utf8_is_named_by_its_position_and_bytes(tmp_path, write, place):
