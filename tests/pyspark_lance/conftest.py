@@ -10,7 +10,9 @@ import pytest
 
 from pyspark_lance import local_session
 from pyspark_lance.releases import is_at_least
+from pyspark_lance.writing import orphan_files
 from tests.spark_classes import workers_python_path
+from tests.spark_workers.late_files import PLACE, impatient, new_place
 from tests.support.early_spark import add_methods, lacks
 
 
@@ -36,12 +38,24 @@ def spark(connect, tmp_path_factory):
     # Two attempts for each task; a local session has one by default.
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", workers_python_path())
+        patch.setenv(PLACE, str(new_place()))
         warnings.simplefilter("ignore")  # pylance warns of every fork once it is loaded; Java is started by one
         session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)
     if not connect:
         session.sparkContext.setLogLevel("OFF")  # failures of tasks are part of the tests
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orphan_files, "time", impatient(new_place()))
+        yield session
     session.stop()
+
+
+@pytest.fixture
+def late_files():
+    """Cleanups wait for files that come late as long as they do for users: tests/spark_workers/late_files.py."""
+    place = new_place()
+    place.touch()
+    yield
+    place.unlink()
 
 
 @pytest.fixture(scope="session")

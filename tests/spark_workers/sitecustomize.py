@@ -15,3 +15,11 @@ if "pyspark.daemon" in sys.orig_argv:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread of the daemon would be lost by a fork
     for module in (sys.orig_argv[-1], "pyspark_lance.datasource.source", "pyspark_lance.lance_table"):
         importlib.import_module(module)
+    import late_files
+
+    if late_files.PLACE in os.environ:
+        from pathlib import Path
+
+        from pyspark_lance.writing import orphan_files
+
+        orphan_files.time = late_files.impatient(Path(os.environ[late_files.PLACE]))

@@ -23,6 +23,8 @@ from pyspark_lance.writing.job import prepare_write
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.write import write_with
 
+pytestmark = pytest.mark.usefixtures("late_files")
+
 
 @pytest.fixture(autouse=True)
 def classic(connect):

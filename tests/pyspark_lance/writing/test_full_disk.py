@@ -15,6 +15,8 @@ import pyspark_lance
 from lance_core.errors import DatasetNotFoundError, LanceError, StoreError
 from tests.processes import run
 
+pytestmark = pytest.mark.usefixtures("late_files")
+
 PAGE = 4096
 ROOM = 2 << 20
 NEW = "select id, unhex(sha2(cast(id as string), 512)) as b from range({}, {}, 1, 2)"
