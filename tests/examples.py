@@ -1,12 +1,20 @@
-"""Runs the examples of docstrings, each docstring in an empty folder: `python -m tests.examples MODULE ...` with Spark."""
+"""Runs the examples of docstrings, each docstring in an empty folder."""
 
 import doctest
 import importlib
 import os
-import sys
 import tempfile
-import warnings
 from pathlib import Path
+
+from tests.processes import ROOT
+
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for package in ("lance_core", "pyspark_lance", "lance_dagster")
+    for path in (ROOT / package).rglob("*.py")
+    if ">>> " in path.read_text()
+)
+"""The modules with examples."""
 
 
 def run_examples(module: str, **names: object) -> str:
@@ -28,14 +36,3 @@ def run_examples(module: str, **names: object) -> str:
             finally:
                 os.chdir(before)
     return "".join(differences)
-
-
-if __name__ == "__main__":
-    import pyspark_lance
-
-    warnings.simplefilter("ignore")
-    spark = pyspark_lance.local_session("local[2]", config={"spark.ui.enabled": "false"})
-    spark.sparkContext.setLogLevel("OFF")
-    found = "".join(run_examples(module, pyspark_lance=pyspark_lance, spark=spark) for module in sys.argv[1:])
-    spark.stop()
-    sys.exit(found or 0)

@@ -1,8 +1,7 @@
-"""Docstrings of public functions have examples, and the examples of all modules run as they are shown."""
+"""Docstrings of public functions have examples, and examples run as they are shown."""
 
 import inspect
 import re
-import sys
 import warnings
 
 import dagster as dg
@@ -17,15 +16,7 @@ from lance_core.verbs.delta.dataset_delta import DatasetDelta
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
-from tests import processes
-from tests.examples import run_examples
-
-MODULES = sorted(
-    ".".join(path.relative_to(processes.ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for package in ("lance_core", "pyspark_lance", "lance_dagster")
-    for path in (processes.ROOT / package).rglob("*.py")
-    if ">>> " in path.read_text()
-)
+from tests.examples import MODULES, run_examples
 
 NOT_OFFERED = "raises an UnsupportedError"
 WITHOUT = {
@@ -65,13 +56,6 @@ def test_examples_show_what_happens(module):
         warnings.simplefilter("ignore", dg.BetaWarning)
         found = run_examples(module, dg=dg, lance_dagster=lance_dagster, maintenance=lance_core.maintenance)
     assert found == ""
-
-
-def test_examples_with_spark_show_what_happens():
-    """In a process of its own: a process has one session, and other tests configure theirs."""
-    modules = [name for name in MODULES if name.startswith("pyspark_lance")]
-    done = processes.run([sys.executable, "-m", "tests.examples", *modules])
-    assert (done.returncode, done.stderr if done.returncode else "") == (0, "")
 
 
 def test_a_wrong_example_is_noticed(tmp_path, monkeypatch):

@@ -17,45 +17,62 @@ class Finder:
 for name in {missing!r}:
     del sys.modules[name]
 sys.meta_path.insert(0, Finder())
-try:
-    {statement}
-except Exception as error:
-    print(type(error).__name__, error)
+for statement in {statements!r}:
+    try:
+        exec(statement)
+    except Exception as error:
+        print(type(error).__name__, error)
+    else:
+        print("no error")
 """
+
+S3, GCS, AZURE = "lance-dagster[s3]", "lance-dagster[gcs]", "lance-dagster[azure]"
+SPARK, DAGSTER, POSTGRES = "lance-dagster[spark]", "lance-dagster[dagster]", "lance-dagster[postgres]"
+SQL = "the function lpad needs DataFusion: pip install 'lance-dagster[sql]'"
 
 
 @pytest.mark.parametrize(
-    ("missing", "statement", "expected"),
+    ("missing", "errors"),
     [
-        (["pyspark"], "from pyspark_lance import DefaultSource", "lance-dagster[spark]"),
-        (["pyspark"], "import pyspark_lance; pyspark_lance.local_session()", "lance-dagster[spark]"),
-        (["dagster"], "from lance_dagster import LanceIOManager", "lance-dagster[dagster]"),
-        (["dagster"], "import lance_dagster.components", "lance-dagster[dagster]"),
-        (["dagster"], "from lance_dagster.components import LanceMaintenanceComponent", "lance-dagster[dagster]"),
-        (["botocore", "s3fs"], "import lance_core; lance_core.dataset('s3://b/t')", "lance-dagster[s3]"),
+        (
+            ["pyspark"],
+            {
+                "from pyspark_lance import DefaultSource": SPARK,
+                "import pyspark_lance; pyspark_lance.local_session()": SPARK,
+            },
+        ),
+        (
+            ["dagster"],
+            {
+                "from lance_dagster import LanceIOManager": DAGSTER,
+                "import lance_dagster.components": DAGSTER,
+                "from lance_dagster.components import LanceMaintenanceComponent": DAGSTER,
+            },
+        ),
+        (["botocore", "s3fs"], {"import lance_core; lance_core.dataset('s3://b/t')": S3}),
         (
             ["botocore", "s3fs", "aiobotocore"],
-            "import lance_core; lance_core.dataset('s3+ddb://b/t?ddbTableName=x')",
-            "lance-dagster[s3]",
-        ),
-        (["obstore"], "import lance_core; lance_core.dataset('gs://b/t')", "lance-dagster[gcs]"),
-        (["obstore"], "import lance_core; lance_core.dataset('az://b/t')", "lance-dagster[azure]"),
-        (
-            ["psycopg"],
-            "import lance_core; lance_core.dataset('/x', storage_options={'manifest_store': 'postgresql://h/x'})",
-            "lance-dagster[postgres]",
+            {"import lance_core; lance_core.dataset('s3+ddb://b/t?ddbTableName=x')": S3},
         ),
         (
-            ["datafusion"],
-            "import lance_core, pyarrow; lance_core.write_dataset(pyarrow.table({'s': ['a']}), 'memory://x').delete('lpad(s, 2)')",
-            "the function lpad needs DataFusion: pip install 'lance-dagster[sql]'",
+            ["obstore", "psycopg", "datafusion"],
+            {
+                "import lance_core; lance_core.dataset('gs://b/t')": GCS,
+                "import lance_core; lance_core.dataset('az://b/t')": AZURE,
+                "lance_core.dataset('/x', storage_options={'manifest_store': 'postgresql://h/x'})": POSTGRES,
+                "import pyarrow; lance_core.write_dataset(pyarrow.table({'s': ['a']}), 'memory://x').delete('lpad(s, 2)')": SQL,
+            },
         ),
     ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
 )
-def test_an_extra_that_is_missing_is_named(missing, statement, expected):
-    program = WITHOUT.format(missing=missing, statement=statement)
+def test_an_extra_that_is_missing_is_named(missing, errors):
+    program = WITHOUT.format(missing=missing, statements=list(errors))
     done = run([sys.executable, "-c", program])
-    assert expected in done.stdout, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(errors), done.stdout + done.stderr
+    for line, expected in zip(lines, errors.values(), strict=True):
+        assert expected in line
 
 
 @pytest.mark.parametrize(

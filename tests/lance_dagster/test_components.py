@@ -128,11 +128,9 @@ def test_a_wrong_field_is_an_error_when_it_is_loaded(text):
     assert isinstance(failure.value, dg.DagsterError | ValueError)
 
 
-def test_they_are_registered_and_light():
+def test_they_are_registered():
     (entry,) = [one for one in entry_points(group="dagster_dg_cli.registry_modules") if one.name == "lance_dagster"]
     assert entry.value == "lance_dagster.components"
-    program = "import sys, lance_dagster.components; print([m for m in ('pyspark', 'lance_core') if m in sys.modules])"
-    assert processes.run([sys.executable, "-c", program], check=True).stdout.strip() == "[]"
 
 
 PROJECT = """

@@ -90,6 +90,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_it_starts_a_session_whose_executors_run_this_python(connect):
     if connect:
         pytest.skip("a process of its own, once is enough")

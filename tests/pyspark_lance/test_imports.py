@@ -10,28 +10,21 @@ from pyspark_lance import releases
 from pyspark_lance.session import JavaMissingError, ensure_java, ensure_python
 from tests import processes
 
-
-def modules_after(statement):
-    done = processes.run(
-        [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"],
-        check=True,
-    )
-    return {name.split(".")[0] for name in done.stdout.split()}
-
-
-def test_the_package_itself_loads_nothing():
-    assert not modules_after("import pyspark_lance") & {"pyspark", "pyarrow", "numpy", "lance_core", "dagster"}
+STATEMENTS = {
+    "import pyspark_lance": {"pyspark", "pyarrow", "numpy", "lance_core", "dagster"},
+    "from pyspark_lance import read, write, WriteResult, local_session": {"pyspark"},
+    "import pyspark_lance.writing.task, pyspark_lance.reading.plan, pyspark_lance.engine.partitions": {
+        "pyspark", "pandas", "dagster", "lance", "s3fs", "grpc"
+    },
+}  # fmt: skip
+"""Statements, in the order in which a process runs them, and modules that none has loaded up to there."""
 
 
-def test_write_and_read_load_no_spark_until_they_are_called():
-    assert "pyspark" not in modules_after("from pyspark_lance import read, write, WriteResult, local_session")
-
-
-def test_tasks_need_only_base_dependencies():
-    loaded = modules_after(
-        "import pyspark_lance.writing.task, pyspark_lance.reading.plan, pyspark_lance.engine.partitions"
-    )
-    assert not loaded & {"pyspark", "pandas", "dagster", "lance", "s3fs", "grpc"}
+def test_the_package_and_tasks_load_what_they_need():
+    program = "import sys\n" + "".join(f"{statement}\nprint(*sys.modules)\n" for statement in STATEMENTS)
+    done = processes.run([sys.executable, "-c", program], check=True)
+    for line, absent in zip(done.stdout.splitlines(), STATEMENTS.values(), strict=True):
+        assert not {name.split(".")[0] for name in line.split()} & absent
 
 
 def test_spark_finds_the_source_by_attribute():

@@ -225,6 +225,7 @@ def test_a_code_location_loads_without_the_heavy_packages():
     program = """
 import sys
 import dagster as dg
+import lance_dagster.components
 from lance_dagster import LanceIOManager, lance_filter, stamp_lance_metadata
 
 @dg.asset
