@@ -18,7 +18,9 @@ from lance_core.errors import (
     SchemaError,
     VersionNotFoundError,
 )
+from pyspark_lance.engine.sessions import is_connect
 from pyspark_lance.reading import read as reading
+from pyspark_lance.releases import is_at_least
 
 
 @pytest.fixture
@@ -193,7 +195,9 @@ def test_a_time_as_a_parameter_is_one_time_in_each_statement(spark, sql, lake, t
     """A time without a zone is in the zone of the process, which the session's need not be."""
     hours = [dt.datetime(2024, 1, 1) + dt.timedelta(hours=hour) for hour in range(48)]
     rows = {"id": range(48), "t": pa.array(hours, pa.timestamp("us", "UTC")), "n": pa.array(hours, pa.timestamp("us"))}
-    values = dt.datetime(2024, 1, 2), dt.datetime(2024, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-3)))
+    values = [dt.datetime(2024, 1, 2), dt.datetime(2024, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-3)))]
+    if is_connect(spark) and not is_at_least((4, 1)) and type_ == "TIMESTAMP_NTZ":
+        del values[1]  # this client drops the zone of a query's parameter
     spark.conf.set("spark.sql.timestampType", type_)
     try:
         for value in values:
