@@ -15,6 +15,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     inspect.fragments,
     inspect.files,
     inspect.schema,
+    inspect.columns,
     inspect.head,
     inspect.diff,
     inspect.tags,

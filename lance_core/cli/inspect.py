@@ -29,6 +29,8 @@ from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.verbs.columns.compute.computation import Record, list_computations
+from lance_core.verbs.columns.compute.due import count_due_rows
 from lance_core.verbs.scan.read_fragment import with_all_row_counts
 
 _RUN_KEY = re.compile(r"\w+\.run_id")
@@ -161,6 +163,28 @@ def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
 def schema(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the columns of a version, with ids and types."""
     output.rows(list(_list_fields(dataset.snapshot.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
+
+
+@command("columns")
+def columns(dataset: LanceDataset, output: CommandOutput) -> None:
+    """List the computed columns of a version, and how many rows are due.
+
+    The code version is that of the newest run; a run by another one computes all rows.
+    """
+    rows = []
+    for computation in list_computations(dataset.snapshot):
+        record = Record.read(dataset.snapshot, computation.name)
+        due = count_due_rows(dataset.snapshot, computation, record, None, retry_failed=True)
+        rows.append({
+            "name": computation.name,
+            "columns": computation.columns.names,
+            "inputs": list(computation.inputs),
+            "code_version": computation.code_version,
+            "failed": due.pop("failed", 0),
+            "due": sum(due.values()),
+            **due,
+        })  # fmt: skip
+    output.rows(rows, ["name", "columns", "inputs", "code_version", "due", "new", "inputs changed", "failed"])
 
 
 @command("head")

@@ -24,7 +24,10 @@ class ComputedHandler(LanceTypeHandler):
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns that are set, and the row id by which rows are known."""
         return pa.schema(
-            [pa.field("_rowid", pa.uint64()), *lance_core.computed_schema(self._name(value), value.columns)]
+            [
+                pa.field("_rowid", pa.uint64()),
+                *lance_core.computed_schema(self._name(value), value.inputs, value.columns),
+            ]
         )
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult:

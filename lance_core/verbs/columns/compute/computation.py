@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,6 +36,8 @@ from lance_core.verbs.context.handle import Snapshot
 
 NAME_KEY: Final = "lance-dagster.computed"
 """The metadata of fields that names their computation."""
+_INPUTS_KEY: Final = b"lance-dagster.computed.inputs"
+"""The metadata of the record that names the inputs."""
 
 STATE: Final = pa.struct([("code", pa.string()), ("inputs", pa.int64()), ("read", pa.int64()), ("failed", pa.bool_())])
 _KEEPS_INPUTS: Final = (Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig)
@@ -76,7 +79,7 @@ class Computation:
     @property
     def output(self) -> pa.Schema:
         """The columns that are written: those of the function, and the record of each row."""
-        return computed_schema(self.name, self.columns)
+        return computed_schema(self.name, self.inputs, self.columns)
 
     def check(self, manifest: Manifest, root: str) -> None:
         """Reject a table whose columns the computation cannot read or set.
@@ -109,19 +112,39 @@ class Computation:
                 )
 
 
-def computed_schema(name: str, columns: pa.Schema) -> pa.Schema:
+def computed_schema(name: str, inputs: Sequence[str], columns: pa.Schema) -> pa.Schema:
     """The columns that a computation writes: those of its function, and the record of each row.
 
     Args:
         name: The computation.
+        inputs: The columns that the function reads.
         columns: The columns of its function; the record has the metadata of the first one.
 
     Examples:
-        >>> lance.computed_schema("words", pa.schema([("count", pa.int32())])).names
+        >>> lance.computed_schema("words", ["text"], pa.schema([("count", pa.int32())])).names
         ['count', '_words']
     """
     marked = [field.with_metadata({**(field.metadata or {}), NAME_KEY: name}) for field in columns]
-    return pa.schema([*marked, pa.field(_state_name(name), STATE, metadata=marked[0].metadata)])
+    metadata = {**marked[0].metadata, _INPUTS_KEY: json.dumps(list(inputs))}
+    return pa.schema([*marked, pa.field(_state_name(name), STATE, metadata=metadata)])
+
+
+def list_computations(snapshot: Snapshot) -> list[Computation]:
+    """The computations whose columns a version has, by their names, with the code version of the newest commit."""
+    fields: dict[str, list[pa.Field]] = defaultdict(list)
+    for field in schema_to_arrow(snapshot.manifest.schema):
+        if (name := (field.metadata or {}).get(NAME_KEY.encode())) is not None:
+            fields[name.decode()].append(field)
+    computations = []
+    for name, members in sorted(fields.items()):
+        inputs = [json.loads(field.metadata[_INPUTS_KEY]) for field in members if field.name == _state_name(name)]
+        columns = [field for field in members if field.name != _state_name(name)]
+        code = Record.read(snapshot, name).code
+        if inputs and columns and code:  # a user may have dropped a column
+            computations.append(
+                Computation(name=name, inputs=tuple(inputs[0]), columns=pa.schema(columns), code_version=code)
+            )
+    return computations
 
 
 def _state_name(name: str) -> str:

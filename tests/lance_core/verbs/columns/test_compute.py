@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from click.testing import CliRunner
 
 import lance_core
+from lance_core.cli.app import cli
 from lance_core.errors import (
     FailedRowsError,
     InvalidInputError,
@@ -404,6 +406,23 @@ class TestProcesses:
         failed = uri.replace("t.lance", "_failed/size.lance")
         assert lance_core.dataset(failed, **options).count_rows() == 1
         assert table.compute_columns(fail, **SIZE).rows_due == {}
+
+
+def test_the_command_lists_computations_and_due_rows(table):
+    def listed():
+        result = CliRunner().invoke(cli, ["columns", table.uri, "--json"])
+        assert result.exit_code == 0
+        return json.loads(result.stdout)
+
+    assert listed() == []
+    table.compute_columns(measure, **SIZE)
+    facts = {"name": "size", "columns": ["size"], "inputs": ["text"], "code_version": "1", "failed": 0}
+    assert listed() == [{**facts, "due": 0}]
+    table.insert({"id": [200], "text": ["new"]})
+    table.update({"text": "'other'"}, "id < 3")
+    assert listed() == [{**facts, "due": 4, "new": 1, "inputs changed": 3}]
+    table.drop_columns(["size"])
+    assert listed() == []
 
 
 VALUES = [
