@@ -51,9 +51,8 @@ class KeyMergeJob(WriteJob):
 
     def task(self) -> PartitionFunction:
         """The function to run on each partition."""
-        plain = WriteJob.task(self)
         change = RowLevelTask(
-            **{field.name: getattr(plain, field.name) for field in fields(PartitionTask)},
+            **{field.name: getattr(self.writing, field.name) for field in fields(PartitionTask)},
             on=self._on,
             stable=self.stable,
             most_keys=None,  # rows of a key may be in two tasks
@@ -89,7 +88,7 @@ class KeyMergeJob(WriteJob):
         """The keys of the rows of new files."""
         tables = [
             lance_core.file.LanceFileReader(
-                f"{self.uri}/data/{file.path}", self.options.storage_options, list(self._on)
+                f"{self.writing.uri}/data/{file.path}", self.options.storage_options, list(self._on)
             )
             .read_all()
             .to_table()

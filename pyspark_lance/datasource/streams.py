@@ -103,7 +103,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Runs in a task."""
         report = self._job.task()(*task_identity(), iterator)
-        return _StreamMessage(report, self._job.job, local_property("sql.streaming.queryId"))
+        return _StreamMessage(report, self._job.writing.job, local_property("sql.streaming.queryId"))
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -135,7 +135,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit = replace(self._job.options.commit, undecided_batch=self._options.undecided_batch)
         properties = {**(commit.properties or {}), QUERY: message.query, BATCH: str(batch)}
         commit = replace(commit, properties=properties, stream_batch=(message.query, batch))
-        return replace(self._job, job=message.job, options=replace(self._job.options, commit=commit))
+        writing = replace(self._job.writing, job=message.job)
+        return replace(self._job, writing=writing, options=replace(self._job.options, commit=commit))
 
     def _clean(self, job: WriteJob, *, failed: bool = False) -> None:
         dataset = self._options.open_or_none()

@@ -39,7 +39,7 @@ from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments, set_overwrite_mode
 from pyspark_lance.writing.orphan_files import cleaning_up, committed_fragments, delete_orphan_files
 from pyspark_lance.writing.replace_where import CONFLICT_RETRIES, replace_rows, row_rules
-from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
+from pyspark_lance.writing.row_checks import all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
 from pyspark_lance.writing.task import TaskReport, WriteReport, WriteTask
 from pyspark_lance.writing.update_commit import find_rows_where
@@ -53,44 +53,23 @@ class WriteJob:
     """A write that was checked; it can be pickled.
 
     Attributes:
-        uri: The table.
-        job: Id of the write, with which the names of its files begin.
+        writing: The task that writes the rows of a partition; names of its files begin with the id of the write.
         plan: The schemas of the write.
         options: The caller's options.
         base_version: Version of the table that the write is based on; 0 if the table does not exist.
         base_identity: Identity of that version, which detects a table that was dropped and made again; None if the
             table does not exist.
-        dataset_schema: The table's schema with its field ids, as bytes, if fragments are added to the table.
-        rules: Rules for rows that tasks check.
-        external_places: Prefixes of the URIs by which blobs may be given, unless an option allows all URIs.
     """
 
-    uri: str
-    job: str
+    writing: WriteTask
     plan: WritePlan
     options: WriteArguments
     base_version: int
     base_identity: str | None
-    dataset_schema: bytes | None
-    rules: RowRules | None = None
-    external_places: tuple[str, ...] = ()
 
     def task(self) -> PartitionFunction:
         """The function to run on each partition."""
-        options = self.options
-        return WriteTask(
-            uri=self.uri,
-            job=self.job,
-            stored=self.plan.stored,
-            slices=options.slices,
-            allow_out_of_partition=options.out_of_partition == "allow",
-            rules=self.rules,
-            max_open=_SORTED_OPEN if options.cluster else None,
-            files=options.files,
-            storage_options=options.storage_options,
-            dataset_schema=self.dataset_schema,
-            external_places=self.external_places,
-        )
+        return self.writing
 
     def finish(self, messages: Iterable[bytes]) -> WriteResult | None:
         """Commit what the tasks report, and delete the files that the commit does not use.
@@ -123,7 +102,7 @@ class WriteJob:
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
         """Delete the files of this write that belong to none of some fragments; see `delete_orphan_files`."""
-        delete_orphan_files(self.uri, self.job, keep, self.options.storage_options, failed=failed)
+        delete_orphan_files(self.writing.uri, self.writing.job, keep, self.options.storage_options, failed=failed)
 
     def _result(self, committed: CommitResult, reports: Sequence[Any]) -> WriteResult:
         rows: Counter[int] = Counter()
@@ -171,14 +150,14 @@ class WriteJob:
             return self._commit_fragments(fragments, "create", None)
         except DatasetExistsError as error:
             raise RetryableConflictError(
-                f"{self.uri} was created by another writer during this write; do the write again"
+                f"{self.writing.uri} was created by another writer during this write; do the write again"
             ) from error
 
     def _commit_fragments(self, fragments: list[FragmentMetadata], mode: str, slices: Slices | None) -> CommitResult:
         options = self.options
         stream_batch = options.commit.stream_batch or batch_of(options.commit.properties)
         return lance_core.commit_fragments(
-            self.uri,
+            self.writing.uri,
             fragments,
             self.plan.stored,
             mode=mode,
@@ -199,7 +178,7 @@ class WriteJob:
         Raises:
             IncompatibleConflictError: The version was deleted, or belongs to a table that was made again.
         """
-        base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
+        base = open_version(self.writing.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
         return base
 
@@ -322,20 +301,23 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     adds = base is not None and options.keeps_rows
     if options.slices is not None:
         check_columns("slices", map(plan.stored.field, options.slices.columns), PLAIN_SLICES)
-    rules = row_rules(options, plan.stored) if options.has_rules else None
     if base is not None and adds:
         options = replace(options, files=replace(options.files, data_storage_version=_version_to_add(base, options)))
-    return WriteJob(
+    writing = WriteTask(
         uri=uri,
         job=uuid.uuid4().hex,
-        plan=plan,
-        options=options,
-        base_version=0 if base is None else base.version,
-        base_identity=None if base is None else base.identity,
+        stored=plan.stored,
+        slices=options.slices,
+        allow_out_of_partition=options.out_of_partition == "allow",
+        rules=row_rules(options, plan.stored) if options.has_rules else None,
+        max_open=_SORTED_OPEN if options.cluster else None,
+        files=options.files,
+        storage_options=options.storage_options,
         dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
         external_places=() if base is None else base.external_places,
-        rules=rules,
     )
+    version, identity = (0, None) if base is None else (base.version, base.identity)
+    return WriteJob(writing=writing, plan=plan, options=options, base_version=version, base_identity=identity)
 
 
 def _respell_options(options: WriteArguments, columns: list[str]) -> WriteArguments:

@@ -25,7 +25,7 @@ def batch(uri, number, *ids, query="q", overwrite=False, **options):
     tasks, commit = (StreamWriter(given, SCHEMA, overwrite=overwrite) for _ in range(2))
     rows = pa.record_batch([pa.array(ids, pa.int64())], schema=SCHEMA)
     report = tasks._job.task()(0, 0, iter([rows] if ids else []))
-    commit.commit([_StreamMessage(report, tasks._job.job, query)], number)
+    commit.commit([_StreamMessage(report, tasks._job.writing.job, query)], number)
 
 
 def ids(uri):
