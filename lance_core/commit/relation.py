@@ -11,6 +11,7 @@ from enum import Enum
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+from lance_core.commit.conflict import affected_fragments
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
@@ -127,19 +128,16 @@ def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
     """Ids of the fragments that an operation changes or removes, and how many it adds; None if it may change any."""
     match operation:
         case Append():
-            return frozenset(), len(operation.fragments)
-        case Delete():
-            return frozenset((*operation.deleted_fragment_ids, *(f.id for f in operation.updated_fragments))), 0
+            added = len(operation.fragments)
         case Update():
-            touched = (*operation.removed_fragment_ids, *(f.id for f in operation.updated_fragments))
-            return frozenset(touched), len(operation.new_fragments)
+            added = len(operation.new_fragments)
         case Rewrite():
-            added = (len(group.new_fragments) for group in operation.groups if not group.is_in_place)
-            return operation.old_fragment_ids, sum(added)
-        case CreateIndex() | ReserveFragments() | UpdateConfig() | UpdateBases():
-            return frozenset(), 0
+            added = sum(len(group.new_fragments) for group in operation.groups if not group.is_in_place)
+        case CreateIndex() | Delete() | ReserveFragments() | UpdateConfig() | UpdateBases():
+            added = 0
         case _:
             return None
+    return affected_fragments(operation), added
 
 
 def _explained(before: Manifest, after: Manifest, touched: Collection[int], added: int) -> bool:

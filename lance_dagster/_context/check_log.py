@@ -23,8 +23,8 @@ import dagster as dg
 
 from lance_dagster._context.steps import RunFacts
 
-_READ: Final = "lance/check_read"
-_PROVENANCE: Final = "lance/provenance"
+CHECK_READ: Final = "lance/check_read"
+PROVENANCE: Final = "lance/provenance"
 _BEGIN: Final = "lance/begin"
 _TYPES: Final = {
     dg.DagsterEventType.STEP_START,
@@ -78,25 +78,28 @@ class CheckLog:
     reads: dict[Attempt, list[Mapping[str, Any]]] = field(default_factory=dict)
 
 
-def log_check_read(facts: RunFacts, entry: Mapping[str, Any], message: str) -> None:
-    """Record in the log of a run that a step which evaluates checks has read a table.
+def log_entry(facts: RunFacts, name: str, entry: Mapping[str, Any], message: str) -> None:
+    """Record an entry in the log of a run, as an engine event of its step.
 
     Args:
         facts: The run and the step.
-        entry: What was read.
+        name: `CHECK_READ`: what a step that evaluates checks has read. `PROVENANCE`: what the rows of a write were made
+            from, as tags of the event that is deferred.
+        entry: What is recorded; the head of the module has its parts.
         message: The same as a sentence.
     """
-    _log(facts, _READ, entry, message)
+    # Dagster has no public name for the metadata of an engine event.
+    from dagster._core.events import EngineEventData  # noqa: PLC0415, TID251 - see above
 
-
-def log_provenance(facts: RunFacts, entry: Mapping[str, Any]) -> None:
-    """Record in the log of a run what the rows of a write were made from, as tags of the event that is deferred.
-
-    Args:
-        facts: The run and the step.
-        entry: The asset, its partitions, the version and the tags.
-    """
-    _log(facts, _PROVENANCE, entry, f"wrote version {entry['version']} of {entry['asset']}, whose event is deferred")
+    if facts.instance is None or facts.step_key is None:
+        return
+    facts.instance.report_engine_event(
+        message,
+        run_id=facts.run_id,
+        job_name=facts.job_name or "",
+        step_key=facts.step_key,
+        engine_event_data=EngineEventData({name: dg.MetadataValue.json(dict(entry))}),
+    )
 
 
 def read_provenance_log(
@@ -104,7 +107,7 @@ def read_provenance_log(
 ) -> list[tuple[str | None, int, dict[str, str]]]:
     """The partition, version and tags of each deferred write of an asset in a run, oldest first."""
     entries = []
-    for _, entry in _read_entries(instance, run_id, _PROVENANCE):
+    for _, entry in _read_entries(instance, run_id, PROVENANCE):
         if entry["asset"] == key.to_user_string():
             partitions = [None] if entry["partitions"] is None else entry["partitions"]
             entries += [(partition, entry["version"], dict(entry["tags"])) for partition in partitions]
@@ -122,7 +125,7 @@ def record_or_find_begin(facts: RunFacts, uri: str, version: int) -> int:
         version: The version that is the newest now.
     """
     if facts.attempt == 0 or facts.instance is None:
-        _log(facts, _BEGIN, {"uri": uri, "version": version}, f"began at version {version} of {uri}")
+        log_entry(facts, _BEGIN, {"uri": uri, "version": version}, f"began at version {version} of {uri}")
         return version
     for step_key, entry in _read_entries(facts.instance, facts.run_id, _BEGIN):
         if step_key == facts.step_key and entry["uri"] == uri:
@@ -131,27 +134,12 @@ def record_or_find_begin(facts: RunFacts, uri: str, version: int) -> int:
 
 
 def _read_entries(instance: dg.DagsterInstance, run_id: str, name: str) -> Iterator[tuple[str | None, Any]]:
-    """Yield the step and the entry of each event that `_log` has recorded under a name, oldest first."""
+    """Yield the step and the entry of each event that `log_entry` has recorded under a name, oldest first."""
     for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records:
         event = record.event_log_entry.dagster_event
         metadata: Any = {} if event is None else getattr(event.event_specific_data, "metadata", {})
         if event is not None and name in metadata:
             yield event.step_key, metadata[name].value
-
-
-def _log(facts: RunFacts, name: str, entry: Mapping[str, Any], message: str) -> None:
-    # Dagster has no public name for the metadata of an engine event.
-    from dagster._core.events import EngineEventData  # noqa: PLC0415, TID251 - see above
-
-    if facts.instance is None or facts.step_key is None:
-        return
-    facts.instance.report_engine_event(
-        message,
-        run_id=facts.run_id,
-        job_name=facts.job_name or "",
-        step_key=facts.step_key,
-        engine_event_data=EngineEventData({name: dg.MetadataValue.json(dict(entry))}),
-    )
 
 
 def read_check_log(instance: dg.DagsterInstance, run_id: str) -> CheckLog:
@@ -180,6 +168,6 @@ def read_check_log(instance: dg.DagsterInstance, run_id: str) -> CheckLog:
                     partition=getattr(data, "partition", None),  # newer versions of Dagster have it
                 )
             )
-        elif _READ in getattr(data, "metadata", ()):
-            log.reads.setdefault(attempt, []).append(data.metadata[_READ].value)
+        elif CHECK_READ in getattr(data, "metadata", ()):
+            log.reads.setdefault(attempt, []).append(data.metadata[CHECK_READ].value)
     return log

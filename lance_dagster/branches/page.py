@@ -52,9 +52,9 @@ def describe_branches(
     }
 
 
-def find_runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:
+def find_runs_of_branch(instance: dg.DagsterInstance, branch: str) -> Sequence[dg.DagsterRun]:
     """The runs whose tag `lance/branch` names a branch, newest first."""
-    return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
+    return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
 
 
 def render_branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:

@@ -19,7 +19,7 @@ import lance_core
 from lance_core.errors import DatasetExistsError, LanceError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import steps
-from lance_dagster._context.check_log import log_provenance, record_or_find_begin
+from lance_dagster._context.check_log import PROVENANCE, log_entry, record_or_find_begin
 from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
@@ -479,7 +479,8 @@ def _log_deferred(output: TableOutput, written: lance_core.LanceDataset) -> None
         "version": written.version,
         "tags": tags,
     }
-    log_provenance(output.facts, entry)
+    message = f"wrote version {written.version} of {entry['asset']}, whose event is deferred"
+    log_entry(output.facts, PROVENANCE, entry, message)
 
 
 def _no_partitions(asset: str, facts: RunFacts | None) -> str:

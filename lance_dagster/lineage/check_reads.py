@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lance_dagster._context.check_log import log_check_read
+from lance_dagster._context.check_log import CHECK_READ, log_entry
 from lance_dagster._context.steps import RunFacts
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def record_check_read(
     message = (
         f"{'read' if wrote is None else 'wrote'} version {dataset.version} of branch {branch} of {dataset.root_uri}"
     )
-    log_check_read(facts, entry, message)
+    log_entry(facts, CHECK_READ, entry, message)
 
 
 def branch_id(dataset: lance_core.LanceDataset, branch: str) -> str | None:

@@ -191,10 +191,10 @@ class Cursor:
             self.fail(what)
         return self.token().value
 
-    def whole_number(self, what: str = "a whole number") -> int:
+    def whole_number(self) -> int:
         """Read a whole number that is not negative."""
         if not self.peek().text.isdecimal():
-            self.fail(what)
+            self.fail("a whole number")
         return int(self.token().text)
 
     def piece(self, *stops: str, angles: bool = False) -> Piece:

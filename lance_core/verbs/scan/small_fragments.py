@@ -46,6 +46,9 @@ MOST_FILES: Final = 128
 FEWEST: Final = 4
 """Fewer consecutive fragments are read one by one."""
 
+_REMOTE_AT_ONCE: Final = 8
+"""How many groups of fragments of a remote store are worked on at a time."""
+
 _Result = TypeVar("_Result")
 
 
@@ -63,7 +66,7 @@ def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterat
 
 
 def worked_on(
-    scans: Iterable[FragmentScan], work: Callable[[FragmentScan], _Result], *, requests: int = 8
+    scans: Iterable[FragmentScan], work: Callable[[FragmentScan], _Result]
 ) -> Iterator[tuple[FragmentScan, _Result]]:
     """Yield scans in their order, each with the result of `work`; several are worked on at a time.
 
@@ -72,7 +75,6 @@ def worked_on(
     Args:
         scans: Scans of the same snapshot with the same options.
         work: What is done with a scan, whole or of some of its rows; it runs in another thread.
-        requests: How many fragments of a remote store are worked on at a time.
     """
     scans = list(scans)
     is_near = all(scan.is_near for scan in scans[:1])
@@ -91,7 +93,7 @@ def worked_on(
         yield from ((scan, work(scan)) for scan in coalesced(scans, at_once=True))
         return
     groups = _divided(grouped(scans, at_once=True), total if has_late else part)
-    for results in in_order(work_on, groups, requests=0 if is_near else requests):
+    for results in in_order(work_on, groups, requests=0 if is_near else _REMOTE_AT_ONCE):
         yield from results
 
 
