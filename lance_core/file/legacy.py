@@ -14,7 +14,7 @@ A reader begins with the footer, which has the position of the Metadata; the Met
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,13 +38,12 @@ from lance_core.encoding.page import ByteRange, RowRuns, Steps, lock_step, run_s
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
 from lance_core.file.metadata import FileVersion
-from lance_core.file.statistics import PageBounds, StatisticsCollector
+from lance_core.file.statistics import StatisticsCollector
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.store import ObjectStore
 
 _FOOTER: Final = struct.Struct("<qHH4s")
-_BOUNDS: Final = (("null_counts", "null_count"), ("lowest", "min_value"), ("highest", "max_value"))
 _BATCH_ROWS: Final = 8192
 # Rows per task.
 _TASK_ROWS: Final = 64 * 1024
@@ -276,7 +275,6 @@ class LegacyFileReader:
             and length.
         first_id: The lowest field id in the file.
         size: Size of the file.
-        statistics: The description of the statistics; None if there are none.
     """
 
     key: str
@@ -285,7 +283,6 @@ class LegacyFileReader:
     raw_table: npt.NDArray[np.int64]
     first_id: int
     size: int
-    statistics: file_pb2.Metadata.StatisticsMetadata | None = None
 
     @classmethod
     def open(cls, store: ObjectStore, key: str, tail: memoryview, size: int) -> LegacyFileReader:
@@ -327,7 +324,6 @@ class LegacyFileReader:
             raw_table=raw.reshape(count, num_batches, 2),
             first_id=min(ids, default=-1),
             size=size,
-            statistics=metadata.statistics if metadata.HasField("statistics") else None,
         )
 
     @property
@@ -346,27 +342,6 @@ class LegacyFileReader:
                     read_dictionary_values(kind.value_type, table, *field.dictionary), fetch
                 )
         return dictionaries
-
-    def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int], fetch: Fetch) -> list[PageBounds]:
-        """The recorded statistics of some fields."""
-        own_ids = self._find_own_ids(columns)
-        statistics = self.statistics
-        num_batches = self.batch_offsets.size - 1
-        if statistics is None or not num_batches:
-            return []
-        start, count = statistics.page_table_position, len(statistics.fields)
-        if not 0 <= start <= start + count * 16 <= self.size:
-            raise CorruptFileError(f"statistics of {count} fields at {start} in a file of {self.size} bytes")
-        (raw,) = fetch([(start, start + count * 16)])
-        cells = np.frombuffer(raw, "<i8").reshape(count, 1, 2)
-        table = PageTable(pages=dict(zip(statistics.fields, cells, strict=True)), dictionaries={}, size=self.size)
-        field_ids = {str(own_ids.get(field_id, field_id)): field_id for field_id in ids}
-        fields = [f for f in schema_from_protobuf(statistics.schema, {}).fields if f.name in field_ids]
-        arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
-        return [
-            PageBounds(field_id=field_ids[field.name], offsets=self.batch_offsets, **_read_bounds(field.name, array))
-            for field, array in zip(fields, arrays, strict=True)
-        ]
 
     def tasks(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> Iterator[PageTask]:
         """Tasks that read the wanted rows of a top-level field.
@@ -462,11 +437,3 @@ class _LegacyBytes:
             return kind.FromString(bytes(self.get(position + 4, position + 4 + length)))
         except DecodeError as error:
             raise CorruptFileError(f"the {kind.__name__} message cannot be parsed") from error
-
-
-def _read_bounds(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
-    """The parts of the statistics of a field, as `PageBounds` has them."""
-    missing = [part for _, part in _BOUNDS if statistics.type.get_field_index(part) < 0]
-    if missing:
-        raise CorruptFileError(f"the statistics of field {name} lack {missing}")
-    return {attribute: statistics.field(part) for attribute, part in _BOUNDS}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
@@ -42,7 +42,6 @@ from lance_core.file.metadata import (
     table_from_bytes,
 )
 from lance_core.file.pool import submit
-from lance_core.file.statistics import PageBounds
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema.field import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.store import ObjectStore
@@ -230,18 +229,6 @@ class DataFileReader:
             return {}
         with located(self.key):
             return self._legacy.read_dictionaries(self.fetch)
-
-    def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int]) -> list[PageBounds]:
-        """The statistics of some fields in a 0.1 file; none in other files.
-
-        Args:
-            ids: The fields.
-            columns: As for `read`.
-        """
-        if self._legacy is None:
-            return []
-        with located(self.key):
-            return self._legacy.page_bounds(ids, columns, self.fetch)
 
     def has_dictionary(self, index: int) -> bool:
         """Whether a column of a file from 2.1 on has few pages, all of them with a dictionary."""

@@ -1,4 +1,4 @@
-"""Statistics of the pages of 0.1 files: bounds by which a reader skips batches.
+"""Statistics of the pages of 0.1 files: bounds by which pylance skips batches; they are written here, and not read.
 
 One struct per field, named by the field's id, with one row per batch:
 
@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,32 +35,6 @@ PREFIX_BYTES: Final = 64
 _LOWEST_DECIMAL: Final = -(1 << 127)
 _HIGHEST_DECIMAL: Final = (1 << 127) - 1
 """The lowest and highest decimal of 128 bits, as unscaled integers like those in the buffer of an array."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageBounds:
-    """The statistics of one field of a file.
-
-    Attributes:
-        field_id: The field.
-        offsets: First row of each batch, and the number of rows.
-        null_counts: Nulls in each batch.
-        lowest: A lower bound of each batch; null if there is none.
-        highest: An upper bound of each batch; null if there is none.
-    """
-
-    field_id: int
-    offsets: npt.NDArray[np.int64]
-    null_counts: Any
-    lowest: Any
-    highest: Any
-
-    def promise(self, batch: int) -> tuple[Any, Any] | None:
-        """Bounds of all values that are read from a batch; None if it has nulls, which are read as other values."""
-        bounds = self.lowest[batch], self.highest[batch]
-        if self.null_counts[batch].as_py() != 0 or not (bounds[0].is_valid and bounds[1].is_valid):
-            return None
-        return bounds
 
 
 class StatisticsCollector:

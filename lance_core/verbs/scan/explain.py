@@ -27,7 +27,6 @@ from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.expressions.printed import format_expr, plain_name
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
 from lance_core.verbs.scan.options import STRICT_ROWS, ColumnOrdering, ScanOptions
-from lance_core.verbs.scan.page_pruning import is_prunable, possible_rows
 from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import resolve_files_of_fields
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
@@ -111,7 +110,7 @@ def scan_steps(
         below = _read(snapshot, options, parts, reads.early, read_ahead=read_ahead, verbose=verbose)
         queries = tuple(_describe_index_queries(snapshot, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
-        step = PlanStep(name="Filter", facts=tuple(_filter_facts(snapshot, options, parts, selection)), inputs=(below,))
+        step = PlanStep(name="Filter", facts=tuple(_filter_facts(snapshot, options, selection)), inputs=(below,))
         if reads.late is not None:
             step = _take("rows that match", reads.late, snapshot, step)
         if options.limit is not None or options.offset:
@@ -186,7 +185,7 @@ def _read(
         facts.append(_list("file versions", sorted(_VERSIONS.get(v, "unknown") for v in versions)))
     scans = [FragmentScan(snapshot, part.fragment, options) for part in parts]
     facts += _describe_read_ahead(options, scans) if read_ahead else []
-    below = tuple(_describe_fragment(snapshot, options, part, schema) for part in parts) if verbose else ()
+    below = tuple(_describe_fragment(snapshot, part, schema) for part in parts) if verbose else ()
     return PlanStep(name="LanceRead", facts=tuple(facts), inputs=below)
 
 
@@ -202,14 +201,10 @@ def _describe_read_ahead(options: ScanOptions, scans: Sequence[FragmentScan]) ->
     return facts
 
 
-def _describe_fragment(snapshot: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
+def _describe_fragment(snapshot: Snapshot, part: FragmentPart, schema: Schema) -> PlanStep:
     facts = [f"rows={part.num_rows}"]
     if part.rows is not None:
         facts.append(f"read={part.rows.start} to {part.rows.stop}")
-    if options.filter is not None and is_prunable(snapshot, part.fragment, options.filter):
-        rows = range(FragmentScan(snapshot, part.fragment, options).num_rows)
-        left = possible_rows(snapshot, part.fragment, options.filter, rows, {})
-        facts.append(f"can match by page statistics={sum(map(len, left))} of {len(rows)}")
     for file, columns, _ in resolve_files_of_fields(part.fragment, schema):
         facts.append(
             f"{snapshot.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
@@ -217,9 +212,7 @@ def _describe_fragment(snapshot: Snapshot, options: ScanOptions, part: FragmentP
     return PlanStep(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
 
 
-def _filter_facts(
-    snapshot: Snapshot, options: ScanOptions, parts: Sequence[FragmentPart], selection: Selection | None
-) -> Iterator[str]:
+def _filter_facts(snapshot: Snapshot, options: ScanOptions, selection: Selection | None) -> Iterator[str]:
     expression = options.filter
     assert expression is not None
     if len(options.conjuncts) > 1:
@@ -230,8 +223,6 @@ def _filter_facts(
         functions = {plain_name(call) or call for call in calls_of(expression) if call.startswith(prefix)}
         if functions:
             yield _list(label, sorted(functions))
-    prunable = [part.fragment.id for part in parts if is_prunable(snapshot, part.fragment, expression)]
-    yield f"page skipping={f'statistics of 0.1 files in fragments {_format_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)
     ids = {node.id for top in snapshot.manifest.schema.fields if top.name in names for node, _ in top.walk()}
     used = set(selection.indices) if selection is not None else set()

@@ -40,7 +40,6 @@ from lance_core.verbs.scan.filter_stages import (
     zipped_columns,
 )
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import (
     ROW_COLUMNS,
     ROW_OFFSET,
@@ -246,7 +245,7 @@ class FragmentScan:
                 yield batch
             return
         for window in [rows] if most is None else _split_windows(rows):
-            for possible in self._find_possible(expression, window, keep):
+            for possible in self._find_indexed(window, keep):
                 yield from self._filter_rows(expression, possible, keep, live, most)
 
     def offsets(self) -> Iterator[Rows]:
@@ -258,20 +257,11 @@ class FragmentScan:
             places = true_places(self.read_rows.matches)
             yield places if live is None else places[live[places]]
             return
-        for possible in self._find_possible(expression, self.window or range(num_rows), live):
+        for possible in self._find_indexed(self.window or range(num_rows), live):
             reads = filter_reads(self.columns, self.options, expression)
             for _, where, mask in self._find_rows(expression, reads, possible, live, live)[0]:
                 if mask.true_count:
                     yield _take_true(where, mask)
-
-    def _find_possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
-        """The rows that can match according to indices and the statistics of 0.1 files."""
-        has_statistics = any(file.file_major_version == 0 for file in self.fragment.files)
-        for part in self._find_indexed(rows, keep):
-            if has_statistics and isinstance(part, range):
-                yield from possible_rows(self.snapshot, self.fragment, expression, part, self.opened)
-            else:
-                yield part
 
     def _find_indexed(self, rows: range, keep: _Mask) -> list[Rows]:
         """The rows that can match according to indices: offsets if they are few or sparse, otherwise one range."""

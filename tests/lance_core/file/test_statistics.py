@@ -8,10 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-import lance_core
 from lance_core.encoding.concatenate import concatenate
 from lance_core.errors import CorruptFileError, InvalidInputError
-from lance_core.file import legacy
 from lance_core.file.statistics import PREFIX_BYTES, StatisticsCollector, bounds, has_statistics
 from lance_core.schema import Schema, schema_from_arrow
 
@@ -92,23 +90,6 @@ def test_fields_with_one_id_are_rejected():
     fields = schema_from_arrow(pa.schema({"a": pa.int64(), "v": pa.list_(pa.float32(), 3)})).fields
     with pytest.raises(CorruptFileError, match=r"two columns have one id.*'a', 0.*'v', 0"):
         StatisticsCollector(Schema(fields=(fields[0], replace(fields[1], id=0))))
-
-
-@pytest.mark.parametrize("part", ["null_count", "min_value", "max_value"])
-def test_statistics_without_a_part_are_rejected(tmp_path, monkeypatch, part):
-    lance_core.write_dataset(pa.table({"a": range(100)}), tmp_path, data_storage_version="legacy")
-    read = legacy.read_field
-
-    def lacking(field, *where):
-        array = yield from read(field, *where)
-        if not pa.types.is_struct(array.type):
-            return array
-        kept = [child.name for child in array.type if child.name != part]
-        return pa.StructArray.from_arrays([array.field(name) for name in kept], kept)
-
-    monkeypatch.setattr(legacy, "read_field", lacking)
-    with pytest.raises(CorruptFileError, match=f"statistics of field 0 lack .*{part}"):
-        lance_core.dataset(tmp_path).to_table(filter="a > 5")
 
 
 def test_dictionaries_of_too_many_values():

@@ -3,7 +3,6 @@
 import re
 import textwrap
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -54,14 +53,14 @@ PLANS = [
         f"""
         Project: columns=[s, st.b.c]
           Take: columns=[st.b.c], of=rows that match
-            Filter: conditions=[(id > 5), (s == "3")], page skipping=none
+            Filter: conditions=[(id > 5), (s == "3")]
               LanceRead: projection=[id, s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
         {"columns": ["s"], "filter": "n > 5", "late_materialization": False, "with_row_id": True},
         f"""
-        Filter: condition=(n > 5), page skipping=none
+        Filter: condition=(n > 5)
           LanceRead: projection=[s, n], row columns=[_rowid], {ALL}, files=18, file versions=[2.2]
         """,
     ),
@@ -70,14 +69,14 @@ PLANS = [
         f"""
         Project: columns=[x = add(id, 1)]
           Limit: offset=1, limit=3, looks at=16384 rows of a fragment first, then at four times as many
-            Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in DataFusion=[array_sort, make_array], page skipping=none
+            Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in DataFusion=[array_sort, make_array]
               LanceRead: projection=[id], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
         {"columns": [], "filter": pc.is_in(pc.field("s"), pa.array(["3", "4"]))},
         f"""
-        Filter: condition=if_else(is_null(s, {{nan_is_null=false}}), null[bool], {IN}), page skipping=none
+        Filter: condition=if_else(is_null(s, {{nan_is_null=false}}), null[bool], {IN})
           LanceRead: projection=[s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
@@ -88,7 +87,7 @@ PLANS = [
           Order: by=[st.a descending nulls last], rows=0 to 3
             Project: columns=[st.a]
               Take: columns=[st.a], of=rows that match
-                Filter: condition=(id > 5), page skipping=none
+                Filter: condition=(id > 5)
                   LanceRead: projection=[id], row columns=[_rowaddr], {ALL}, files=9, file versions=[2.2]
         """,
     ),
@@ -117,19 +116,6 @@ def test_small_files_that_are_decoded_together(tmp_path, monkeypatch):
     monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
     assert explained(made).endswith("file versions=[2.2], in parallel=10 fragments, 8 at a time")
     assert "in parallel" not in explained(made, fragment_readahead=1) + explained(made, limit=950)
-
-
-def test_the_batches_that_statistics_rule_out(tmp_path):
-    rows = ROWS.select(["id", "s"])
-    uri = str(tmp_path / "t")
-    lance.write_dataset(rows, uri, max_rows_per_file=500, max_rows_per_group=100, data_storage_version="legacy")
-    made = lance_core.dataset(uri)
-    lines = explained(made, filter="id = 5", columns=["id"], verbose=True).splitlines()
-    assert lines[0] == "Filter: condition=(id == 5), page skipping=statistics of 0.1 files in fragments 0-1"
-    assert lines[1].endswith("file versions=[0.1]")
-    assert "can match by page statistics=100 of 500" in lines[2]
-    assert "can match by page statistics=0 of 500" in lines[3]
-    assert "page skipping=none" in explained(made, filter="_rowid = 5")
 
 
 @pytest.fixture
