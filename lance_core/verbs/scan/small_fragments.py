@@ -43,6 +43,9 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 MOST_FILES: Final = 128
 """The most files from which rows are read together."""
 
+FEW_ROWS: Final = 4096
+"""At most this many chosen rows are read by one thread."""
+
 FEWEST: Final = 4
 """Fewer consecutive fragments are read one by one."""
 
@@ -146,7 +149,8 @@ def coalesced_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple
 def _group_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[list[tuple[FragmentScan, Rows]]]:
     """Yield parts in groups whose rows are read together, as many groups as there are threads or more."""
     row_bytes = _row_bytes(parts[0][0].first_columns) if parts else 0
-    most_files = min(MOST_FILES, max(FEWEST, -(-len(parts) // num_threads())))
+    is_worth_dividing = sum(len(rows) for _, rows in parts) > FEW_ROWS
+    most_files = min(MOST_FILES, max(FEWEST, -(-len(parts) // num_threads()))) if is_worth_dividing else MOST_FILES
     waiting: list[tuple[FragmentScan, Rows]] = []
     num_rows, num_bytes = 0, 0
     for scan, rows in parts:
