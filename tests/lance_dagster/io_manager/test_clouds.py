@@ -3,6 +3,7 @@
 pylance reads what became of them.
 """
 
+import time
 import warnings
 from datetime import timedelta
 
@@ -84,11 +85,14 @@ def test_the_life_of_a_table(cloud_lake, monkeypatch):
     assert fragments > 1
     lance.write_dataset(pa.table({"n": [3]}), lake.uri("log"), mode="append", storage_options=lake.storage_options)
     monkeypatch.setattr(plan, "YOUNG_AGE", timedelta(0))  # younger versions stay on object storage
+    time.sleep(1.1)  # these storages count whole seconds
     result = run_job(lake, build_maintenance_job([events, log], POLICY))
     assert sorted(result.output_for_node("summarize")["done"]) == ["events", "log"]
     compacted, fragments, rows = read_by_pylance(lake, "events")
     assert (compacted > version, fragments, rows) == (True, 1, expected)
-    assert [entry["version"] for entry in lake.table("events").versions()] == [compacted]
+    numbers = [entry["version"] for entry in lake.table("events").versions()]
+    assert compacted in numbers
+    assert min(numbers) > version  # those of the job itself may be of the same second
     assert read_by_pylance(lake, "log")[1:] == (1, [(3,), (11,), (21,)])
     lake.run(events, partition="2024-01-05")
     assert read_by_pylance(lake, "events")[2] == [*expected, ("2024-01-05", 0)]
