@@ -27,6 +27,7 @@ from lance_core.verbs.inspect.listing import (
     SUFFIX,
     Listing,
     check_location,
+    plain_location,
     read_listing,
     reject_managed,
 )
@@ -252,8 +253,15 @@ def deregister(
         >>> catalog.deregister("lake", "nyc/flights.lance")
     """
     listed = _open(root_uri, storage_options)
-    is_it = (pc.field("object_type") == "table") & (pc.field("location") == location)
-    if listed is not None and listed.count_rows(is_it):
+    if listed is None:
+        return
+    is_table = pc.field("object_type") == "table"
+    spellings = {
+        place for place in listed.to_table(["location"], is_table)["location"].to_pylist() if place is not None
+    }
+    same = [place for place in spellings if location in (place, plain_location(place))]
+    is_it = is_table & pc.field("location").isin(same)
+    if same:
         _change(listed, lambda table: table.delete(is_it), lambda: _require(root_uri, storage_options))
 
 

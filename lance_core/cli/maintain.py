@@ -18,6 +18,7 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError, Maintenan
 from lance_core.maintenance import MaintenanceBudget, MaintenancePolicy, MaintenanceReport, maintain, maintain_lake
 from lance_core.maintenance.routine.policy import change_policy
 from lance_core.printing import printable
+from lance_core.store import Namespace, split_uri
 
 _COLUMNS: Final = (
     "table", "outcome", "fragments", "fragments_after", "versions", "versions_after", "bytes_read", "bytes_written",
@@ -67,8 +68,8 @@ def maintain_command(
     """Compact, index and clean tables by a policy.
 
     It does all that is due for a table, or for those below a root. The exit code is 1 if one failed; the rest goes
-    on. Runs on a root append their results to the table _maintenance/log.lance below it. With --namespace, the tables
-    of the namespace are maintained, and the root has that table alone.
+    on. Runs on a root append their results to the table _maintenance/log.lance below it. With --namespace, the argument
+    is the id of a table, such as shop/orders; or an absolute root, which has that log, for all tables of the namespace.
     """
     options = {name: value for name, value in arguments.items() if value is not None}
     budget = MaintenanceBudget(**{name: options.pop(name) for name in MaintenanceBudget.__slots__ if name in options})
@@ -81,7 +82,7 @@ def maintain_command(
     failure = None
     try:
         if namespace is not None:
-            reports = maintain_lake(uri, policy, storage_options=storage_options, namespace=namespace, **limits, **lake)
+            reports = _maintain_namespace(uri, storage_options, namespace, policy, limits, lake)
         else:
             reports = _maintain(uri, storage_options, policy, limits, lake)
     except MaintenanceFailedError as error:
@@ -117,6 +118,32 @@ def _maintain(
     choices = [name for name, value in lake.items() if value]
     if choices:
         raise InvalidInputError(f"{', '.join(choices)} choose among the tables below a root, and {uri} is a table")
+    return [maintain(table, policy, **limits)]
+
+
+def _maintain_namespace(
+    name_or_root: str,
+    storage_options: Mapping[str, str] | None,
+    namespace: Mapping[str, str],
+    policy: MaintenancePolicy,
+    limits: Mapping[str, Any],
+    lake: Mapping[str, Any],
+) -> list[MaintenanceReport]:
+    """The reports of one table of a namespace, or of all of them with a root that has the log.
+
+    Raises:
+        DatasetNotFoundError: There is no such table, and the argument is no absolute root.
+        InvalidInputError: Arguments choose among the tables, and one is named.
+    """
+    if split_uri(name_or_root)[0] or Path(name_or_root).is_absolute():
+        lake = {**lake, "namespace": namespace}
+        return maintain_lake(name_or_root, policy, storage_options=storage_options, **limits, **lake)
+    location, vended = Namespace(namespace).describe(name_or_root.strip("/").split("/"))
+    if choices := [name for name, value in lake.items() if value]:
+        raise InvalidInputError(
+            f"{', '.join(choices)} choose among the tables of a root, and {name_or_root} is a table"
+        )
+    table = dataset(location, storage_options={**(storage_options or {}), **vended} or None)
     return [maintain(table, policy, **limits)]
 
 

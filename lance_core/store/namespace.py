@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 import threading
 import time
 import uuid
@@ -26,6 +27,7 @@ from lance_core.errors import (
     DatasetNotFoundError,
     InvalidInputError,
     LanceError,
+    RetryableConflictError,
     StoreError,
     UnsupportedError,
 )
@@ -39,6 +41,9 @@ _RENEW_BEFORE_MS: Final = 60_000
 _NOT_FOUND: Final = (1, 4)
 """The codes of the specification for a namespace and a table that do not exist."""
 _EXISTS: Final = (2, 5)
+_CONCURRENT: Final = 14
+"""The code for a change that conflicts with another one."""
+_ATTEMPTS: Final = 10
 _MODELS: Final = "lance_namespace_urllib3_client.models"
 _TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": "ssl_ca_cert"}
 
@@ -119,10 +124,18 @@ class Namespace:
         return {NAMESPACE_TABLE: json.dumps({**self._key, "id": list(table_id)}, sort_keys=True)}
 
     def _unless_exists(self, verb: str, request: str, object_id: Sequence[str]) -> None:
-        try:
-            self._call(verb, request, object_id)
-        except DatasetExistsError:
-            return
+        """Create an object of the namespace; others may do so at the same time."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._call(verb, request, object_id)
+            except DatasetExistsError:
+                return
+            except RetryableConflictError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**attempt, 1))  # noqa: S311 - a pause
+            else:
+                return
 
     def _list(self, verb: str, request: str, field: str, above: tuple[str, ...]) -> Iterator[str]:
         token = None
@@ -157,6 +170,7 @@ class Namespace:
         Raises:
             DatasetNotFoundError: The namespace has no such table or namespace.
             DatasetExistsError: The namespace already has the table or namespace.
+            RetryableConflictError: Another client changes the table or namespace at the same time.
             StoreError: The namespace did not answer, or with another error.
         """
         from importlib import import_module
@@ -170,6 +184,8 @@ class Namespace:
                 raise DatasetNotFoundError(f"{self._label} has no {name}: create it there first") from error
             if code in _EXISTS:
                 raise DatasetExistsError(f"{self._label} already has {name}") from error
+            if code == _CONCURRENT:
+                raise RetryableConflictError(f"{self._label}: another client changes {name} now: {error}") from error
             reason = getattr(error, "reason", None) or error
             raise StoreError(
                 f"{self._label} did not answer {verb} of {name}: {type(error).__name__}: {reason}; check that the "
@@ -273,6 +289,12 @@ def _connect(properties_as_json: str) -> Any:
         raise UnsupportedError(
             f"a namespace of impl {impl} needs further libraries: pip install 'lance-dagster[namespace]'"
         ) from error
+    native_impls = sorted(lance_namespace.NATIVE_IMPLS)
+    if "." not in impl and impl not in (*native_impls, *getattr(lance_namespace, "_REGISTERED_IMPLS", {})):
+        raise InvalidInputError(
+            f"there is no namespace of impl {impl!r} here: {', '.join(native_impls)} are; others need a package, such as "
+            "lance-namespace-impls, and the path of their class as impl"
+        )
     try:
         return lance_namespace.connect(impl, properties)
     except ValueError as error:

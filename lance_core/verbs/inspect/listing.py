@@ -13,6 +13,7 @@ table that was declared, but not created yet.
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -75,10 +76,11 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
     is_listed = pc.field("object_type").isin(["table", "namespace"])
     options = scan_options(manifest, ["object_id", "object_type", "location"], is_listed)
     rows = LanceScanner(listed.snapshot, manifest.fragments, options).to_table().to_pylist()
-    tables = {row["object_id"]: row["location"] for row in rows if row["object_type"] == "table"}
+    tables = {row["object_id"]: row["location"] or "" for row in rows if row["object_type"] == "table"}
     for object_id, location in tables.items():
         try:
-            check_location(location)
+            tables[object_id] = plain_location(location)
+            check_location(tables[object_id])
         except InvalidInputError as error:
             remedy = f"lance_core.catalog.deregister({os.fspath(root_uri)!r}, {location!r})"
             raise CorruptFileError(f"{listed.uri}: the table {object_id}: {error}; remove it: {remedy}") from None
@@ -87,6 +89,11 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
         namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
         is_kept=True,
     )
+
+
+def plain_location(location: str) -> str:
+    """A location without empty parts and dots, as other tools may write them: "./a//b" is "a/b"."""
+    return posixpath.normpath(location) if location else location
 
 
 def check_location(location: str | None) -> None:

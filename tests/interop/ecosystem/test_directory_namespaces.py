@@ -228,6 +228,22 @@ def two_ids(root):
     return spaces
 
 
+@pytest.mark.parametrize("location", ["./odd.lance", "a//odd.lance", "a/./odd.lance"])
+def test_locations_in_other_spellings(tmp_path, location):
+    spaces = Namespace(str(tmp_path))
+    spaces.create("plain", 1)
+    lance.write_dataset(pa.table({"a": [5]}), tmp_path / location)
+    spaces.call("register_table", "odd", location=location)
+    read = {
+        table.path: lance_core.dataset(table.uri).to_table()["a"].to_pylist()
+        for table in maintenance.find_tables(tmp_path)
+    }
+    assert {path: rows for path, rows in read.items() if "plain" not in path} == {"odd": [5]}
+    assert len(read) == 2
+    catalog.deregister(tmp_path, catalog.read_listing(tmp_path).tables["odd"])
+    assert "odd" not in catalog.read_listing(tmp_path).tables
+
+
 def test_several_ids_of_a_table(tmp_path):
     spaces = two_ids(tmp_path / "lake")
     (table,) = maintenance.find_tables(spaces.root)

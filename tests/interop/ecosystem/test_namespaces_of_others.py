@@ -1,7 +1,9 @@
 """Namespaces of others: tables are opened, written and listed by ids that pylance's REST adapter and clients know."""
 
+import datetime as dt
 import json
 import pickle
+import threading
 import time
 
 import lance
@@ -130,12 +132,56 @@ def test_the_commands_take_a_namespace(service, spaces, tmp_path):
         assert (code, info["rows"]) == (0, 1)
     code, rows = run("maintain", str(tmp_path / "ops"), "--namespace", str(file), "--include", "shop/*")
     assert (code, [row["table"] for row in rows]) == (0, ["shop/orders"])
-    code, answer = run("info", "shop/none", "--namespace", str(file))
-    assert (code, answer["error"]["code"]) == (1, "dataset-not-found")
+    for command in ("info", "maintain"):
+        code, answer = run(command, "shop/none", "--namespace", str(file))
+        assert (code, answer["error"]["code"]) == (1, "dataset-not-found")
     for wrong in ("{", "[1]", str(tmp_path / "none.json")):
         code, answer = run("info", "shop/orders", "--namespace", wrong)
         assert code == 2
         assert "--namespace" in answer
+
+
+def test_one_table_of_a_namespace_is_maintained_alone(service, spaces, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ledger", "books"):
+        rows = {"id": range(10), "day": [dt.date(2020, 1, 1)] * 10}
+        lance_core.write_dataset(rows, namespace_client=service, table_id=["shop", name])
+    expiry = ["--expire-rows-older-than", "400d", "--expire-by", "day"]
+    result = CliRunner().invoke(cli, ["maintain", "shop/ledger", "--namespace", json.dumps(service), "--json", *expiry])
+    assert [row["outcome"] for row in json.loads(result.output)] == ["done"]
+    counts = {
+        table.path: lance_core.dataset(table.uri).count_rows() for table in maintenance.find_tables(namespace=service)
+    }
+    assert (counts["shop/ledger"], counts["shop/books"]) == (0, 10)
+    assert list(tmp_path.glob("shop*")) == []
+
+
+def test_namespaces_and_tables_are_created_at_once(service, spaces):
+    """A service answers that another client changes the same namespace: it is asked again."""
+    barrier, errors = threading.Barrier(3), []
+
+    def write(number, table_id):
+        barrier.wait()
+        try:
+            lance_core.write_dataset({"v": [number]}, namespace_client=service, table_id=table_id, mode="append")
+        except lance_core.errors.LanceError as error:
+            errors.append(error)
+
+    for turn in range(3):
+        ids = [["new", f"t{turn}"]] * 3 if turn else [["new", name] for name in "abc"]
+        threads = [threading.Thread(target=write, args=pair) for pair in enumerate(ids)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    rows = lance_core.dataset(namespace_client=service, table_id=["new", "t1"]).to_table()["v"].to_pylist()
+    assert sorted(rows) == [0, 1, 2]
+
+
+def test_an_unknown_implementation_is_named():
+    with pytest.raises(InvalidInputError, match="there is no namespace of impl 'glue' here: dir, rest are"):
+        maintenance.find_tables(namespace={"impl": "glue"})
 
 
 def test_what_is_wrong_is_named_before_anything_is_written(service, spaces):
