@@ -292,8 +292,8 @@ def _connect(properties_as_json: str) -> Any:
     native_impls = sorted(lance_namespace.NATIVE_IMPLS)
     if "." not in impl and impl not in (*native_impls, *getattr(lance_namespace, "_REGISTERED_IMPLS", {})):
         raise InvalidInputError(
-            f"there is no namespace of impl {impl!r} here: {', '.join(native_impls)} are; others need a package, such as "
-            "lance-namespace-impls, and the path of their class as impl"
+            f"there is no namespace of impl {impl!r} here: {', '.join(native_impls)} are; others need a "
+            "package, such as lance-namespace-impls, and the path of their class as impl"
         )
     try:
         return lance_namespace.connect(impl, properties)

@@ -238,8 +238,7 @@ def test_locations_in_other_spellings(tmp_path, location):
         table.path: lance_core.dataset(table.uri).to_table()["a"].to_pylist()
         for table in maintenance.find_tables(tmp_path)
     }
-    assert {path: rows for path, rows in read.items() if "plain" not in path} == {"odd": [5]}
-    assert len(read) == 2
+    assert {path.removesuffix(".lance"): rows for path, rows in read.items()} == {"odd": [5], "plain": [1]}
     catalog.deregister(tmp_path, catalog.read_listing(tmp_path).tables["odd"])
     assert "odd" not in catalog.read_listing(tmp_path).tables
 
