@@ -272,6 +272,11 @@ def _make_nulls(columns: pa.Schema, num_rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns.remove_metadata())
 
 
+_fork_lock: Final = threading.Lock()
+_parent_ends: Final[set[Connection]] = set()
+"""The ends of the pipes of all workers in this process, which each new worker inherits."""
+
+
 class _Worker:
     """A forked process that calls the function; a new one is forked after a call that took too long, or killed it."""
 
@@ -301,22 +306,26 @@ class _Worker:
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")
-        self._connection, worker_end = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._calls, worker_end, self._connection), daemon=True)
-        self._process.start()
-        worker_end.close()
+        with _fork_lock:  # no other worker is forked while an end of this pipe is open that it would not close
+            self._connection, worker_end = context.Pipe()
+            _parent_ends.add(self._connection)
+            self._process = context.Process(target=_work, args=(self._calls, worker_end), daemon=True)
+            self._process.start()
+            worker_end.close()
 
     def end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join()
+            _parent_ends.discard(self._connection)
             self._connection.close()
             self._process = None
 
 
-def _work(calls: Calls, connection: Connection, other: Connection) -> None:
-    """Answer calls until the connection is closed."""
-    other.close()
+def _work(calls: Calls, connection: Connection) -> None:
+    """Answer calls until the connection is closed, as when the parent is killed."""
+    for parent_end in _parent_ends:  # also those of workers that were forked before
+        parent_end.close()
     function: Callable[[pa.RecordBatch], Any] | None = None
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:

@@ -104,6 +104,7 @@ class ComputeResult:
         calls: The calls of the function, those of halves of batches included.
         commits: The number of versions.
         bytes_written: Bytes of the column files.
+        first_error: The error of the first row on which the function failed; None if it did not fail.
     """
 
     version: int
@@ -116,6 +117,7 @@ class ComputeResult:
     calls: int = 0
     commits: int = 0
     bytes_written: int = 0
+    first_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +184,7 @@ class Run:
     _reasons: Counter[str] = field(default_factory=Counter)
     _left: dict[int, int] = field(default_factory=dict)
     _ended: list[int] = field(default_factory=list)
+    _first_error: str | None = None
     _ids: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     _failed: list[FailedRow] = field(default_factory=list)
 
@@ -282,6 +285,7 @@ class Run:
         """Note a row on which the function failed."""
         self._failed.append(FailedRow(row_id=row_id, inputs=digest, error=error))
         self._counts["failed"] += 1
+        self._first_error = self._first_error or error
 
     def _add(self, segments: Sequence[_BatchRows], result: CallResult) -> None:
         """Add the result of a call."""
@@ -366,6 +370,7 @@ class Run:
             calls=counts["calls"],
             commits=counts["commits"],
             bytes_written=counts["bytes"],
+            first_error=self._first_error,
         )
 
 
@@ -440,7 +445,7 @@ def judge_failures(result: ComputeResult, most: float, where: str) -> None:
     allowed = most * due if 0 < most < 1 else most
     if result.rows_failed > allowed:
         raise FailedRowsError(
-            f"the function failed on {result.rows_failed} of {due} rows, and {allowed:g} may fail; the other values "
-            f"are committed, and {where} lists the rows: mend the function under a new code_version, or pass "
-            "retry_failed=True"
+            f"the function failed on {result.rows_failed} of {due} rows, and {allowed:g} may fail, at first with "
+            f"{result.first_error}; the other values are committed, and {where} lists the rows: mend the function "
+            "under a new code_version, or pass retry_failed=True"
         )

@@ -138,7 +138,8 @@ class TestFunctions:
 
         options = {**SIZE, "where": "id < 8", "batch_size": 8}
         with pytest.raises(
-            FailedRowsError, match=r"failed on 1 of 8 rows, and 0 may fail; the other values are committed"
+            FailedRowsError,
+            match=r"failed on 1 of 8 rows, and 0 may fail, at first with ValueError: five; the other",
         ):
             table.compute_columns(fail, **options)
         assert sizes == [8, 4, 4, 2, 1, 1, 2]
@@ -264,7 +265,7 @@ class TestArguments:
 
 
 PROGRAM = textwrap.dedent("""
-    import sys, time
+    import os, sys, time
     from pathlib import Path
     import pyarrow as pa, pyarrow.compute as pc
     import lance_core
@@ -310,6 +311,21 @@ class TestProcesses:
         assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert 100 <= calls_in(log) <= 100 + 3 * (10 + 2)
         assert not list(Path(table.uri, "data").glob("computed-*"))
+
+    def test_workers_end_with_their_parent(self, table, tmp_path):
+        log = tmp_path / "log"
+        program = PROGRAM.replace("{batch.num_rows}", "{os.getpid()}").replace("=2,", "=2, processes=3,")
+        process = subprocess.Popen([sys.executable, "-c", program, table.uri, log, "0.05"])
+        wait_for_calls(process, log, 1)
+        time.sleep(0.5)
+        process.kill()
+        process.wait()
+        workers = set(log.read_text().split())
+        assert len(workers) == 3
+        end = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < end, "a worker outlives its parent"
+            time.sleep(0.05)
 
     @pytest.mark.slow
     def test_thirty_kills_at_random_moments(self, table, tmp_path):
