@@ -167,7 +167,7 @@ def schema(dataset: LanceDataset, output: CommandOutput) -> None:
 
 @command("columns")
 def columns(dataset: LanceDataset, output: CommandOutput) -> None:
-    """List the computed columns of a version, and how many rows are due.
+    """List computed columns and their due rows.
 
     The code version is that of the newest run; a run by another one computes all rows.
     """

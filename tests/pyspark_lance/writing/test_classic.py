@@ -305,7 +305,7 @@ def test_the_loser_of_two_concurrent_creations_deletes_its_files(spark, uri, lan
     jobs[0].finish(answers[0])
     with pytest.raises(LanceError, match="exists"):
         jobs[1].finish(answers[1])
-    assert {name.split("-")[0] for name in files(uri)} == {jobs[0].job}
+    assert {name.split("-")[0] for name in files(uri)} == {jobs[0].writing.job}
     assert lance.dataset(uri).count_rows() == 100
 
 
@@ -319,7 +319,7 @@ def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, 
     assert [result.deduplicated for result in results] == [False, True]
     assert {result.version for result in results} == {2}
     assert lance.dataset(uri).count_rows() == 200
-    assert jobs[1].job not in {name.split("-")[0] for name in files(uri)}
+    assert jobs[1].writing.job not in {name.split("-")[0] for name in files(uri)}
 
 
 @pytest.mark.skipif(not is_at_least((4, 0)), reason="Spark 3.5 has no transport arrow_rdd here")

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -30,6 +28,7 @@ from lance_core.errors import (
 )
 from lance_core.verbs.columns.compute import lease as leases
 from lance_core.verbs.columns.compute.digests import digest_rows
+from tests.processes import run, running
 
 # pylance, which is in this process as the oracle, warns of each fork.
 pytestmark = [
@@ -283,8 +282,12 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def start(table, log, seconds):
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, table.uri, log, str(seconds)])
+def start(table, log, seconds, program=PROGRAM):
+    return running([sys.executable, "-c", program, table.uri, log, seconds])
+
+
+def finish(table, log):
+    run([sys.executable, "-c", PROGRAM, table.uri, log, 0], check=True)
 
 
 def wait_for_calls(process, log, rows):
@@ -303,11 +306,10 @@ class TestProcesses:
         """Each kill repeats a batch and what was not staged at most."""
         log = tmp_path / "log"
         for rows in (30, 60, 80):
-            process = start(table, log, 0.005)
-            wait_for_calls(process, log, rows)
-            process.kill()
-            process.wait()
-        assert start(table, log, 0).wait() == 0
+            with start(table, log, 0.005) as process:
+                wait_for_calls(process, log, rows)
+                process.kill()
+        finish(table, log)
         assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert 100 <= calls_in(log) <= 100 + 3 * (10 + 2)
         assert not list(Path(table.uri, "data").glob("computed-*"))
@@ -315,43 +317,38 @@ class TestProcesses:
     def test_workers_end_with_their_parent(self, table, tmp_path):
         log = tmp_path / "log"
         program = PROGRAM.replace("{batch.num_rows}", "{os.getpid()}").replace("=2,", "=2, processes=3,")
-        process = subprocess.Popen([sys.executable, "-c", program, table.uri, log, "0.05"])
-        wait_for_calls(process, log, 1)
-        time.sleep(0.5)
-        process.kill()
-        process.wait()
-        workers = set(log.read_text().split())
-        assert len(workers) == 3
-        end = time.monotonic() + 20
-        while any(Path(f"/proc/{pid}").exists() for pid in workers):
-            assert time.monotonic() < end, "a worker outlives its parent"
-            time.sleep(0.05)
+        with start(table, log, 0.05, program) as process:
+            wait_for_calls(process, log, 1)
+            time.sleep(0.5)
+            process.kill()
+            process.wait()
+            workers = set(log.read_text().split())
+            assert len(workers) == 3
+            end = time.monotonic() + 20
+            while any(Path(f"/proc/{pid}").exists() for pid in workers):
+                assert time.monotonic() < end, "a worker outlives its parent"
+                time.sleep(0.05)
 
     @pytest.mark.slow
     def test_thirty_kills_at_random_moments(self, table, tmp_path):
         log, random = tmp_path / "log", np.random.default_rng(5)
         for _ in range(30):
-            process = start(table, log, 0.002)
             before = calls_in(log)
-            wait_for_calls(process, log, before + 1)
-            time.sleep(random.random() * 0.1)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert start(table, log, 0).wait() == 0
+            with start(table, log, 0.002) as process:
+                wait_for_calls(process, log, before + 1)
+                time.sleep(random.random() * 0.1)
+                process.kill()
+        finish(table, log)
         assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert calls_in(log) <= 100 + 30 * (10 + 2)
 
     def test_one_run_at_a_time(self, table, tmp_path):
         log = tmp_path / "log"
-        process = start(table, log, 0.02)
-        try:
+        with start(table, log, 0.02) as process:
             wait_for_calls(process, log, 1)
             with pytest.raises(RetryableConflictError, match=f"is running on .* \\(process {process.pid}\\)"):
                 table.compute_columns(measure, **SIZE)
             assert table.compute_columns(measure, **SIZE, on_running="wait").rows_due == {}
-        finally:
-            process.kill()
-            process.wait()
         assert calls_in(log) == 100
         assert table.compute_columns(measure, **SIZE).rows_due == {}
 
