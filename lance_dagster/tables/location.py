@@ -157,6 +157,16 @@ def locate_table(
     named = _string(metadata, "schema") or default_schema
     folders = [named] if named else path[:-1] or [_DEFAULT_SCHEMA]
     schema, table = "/".join(folders), _string(metadata, "table") or path[-1]
+    elsewhere = _string(metadata, "lance/uri")
+    if elsewhere is not None:
+        reject_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
+        return TableLocation(
+            uri=elsewhere.rstrip("/"),
+            schema=schema,
+            table=table,
+            branch=_string(metadata, OWN_BRANCH_KEY),
+            own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
+        )
     for segment in (*folders, table):
         if not _SEGMENT.fullmatch(segment):
             raise dg.DagsterInvalidDefinitionError(
@@ -172,16 +182,6 @@ def locate_table(
         raise dg.DagsterInvalidDefinitionError(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {reserved_folders[0]!r}, "
             f'which {reason}. Give the asset the metadata "schema" with another folder'
-        )
-    elsewhere = _string(metadata, "lance/uri")
-    if elsewhere is not None:
-        reject_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
-        return TableLocation(
-            uri=elsewhere.rstrip("/"),
-            schema=schema,
-            table=table,
-            branch=_string(metadata, OWN_BRANCH_KEY),
-            own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
         )
     path = f"{schema}/{table}.lance"
     return TableLocation(uri=below_root(root_uri, path), schema=schema, table=table, path=path)

@@ -16,6 +16,7 @@ from lance_dagster import (
     LanceMaintenancePolicy,
     LanceTableResource,
     build_lance_health_checks,
+    build_lance_observation_sensor,
     build_maintenance_job,
     build_maintenance_sensor,
     lance_external_assets,
@@ -296,6 +297,27 @@ def test_a_folder_that_is_listed_under_another_id(lake, spaces):
     assert spaces.rows(lance, "shop.orders") == [1, 2]
     assets = lance_external_assets(lake.root, known=[orders])
     assert {spec.key.to_user_string() for spec in assets} == {"shop/archive", "top"}
+
+
+def test_names_that_are_no_folders_of_ours(lake, spaces):
+    """External assets name their URI: such a table is observed and loaded beside the others."""
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.or ders", 5)
+    specs = lance_external_assets(lake.root)
+    sensor = build_lance_observation_sensor(specs, name="observed")
+    seen = []
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["shop", "or ders"])})
+    def read(rows: pa.Table) -> None:
+        seen.append(rows["a"].to_pylist())
+
+    resources = {"io_manager": lake.manager()}
+    defs = dg.Definitions([*specs, read], sensors=[sensor], resources=resources)
+    with dg.build_sensor_context(instance=lake.instance, definitions=defs, resources=resources) as context:
+        events = sensor(context).asset_events
+    assert ["shop", "or ders"] in [list(event.asset_key.path) for event in events]
+    assert dg.materialize([read, *specs], selection=[read], resources=resources).success
+    assert seen == [[5]]
 
 
 def test_a_folder_that_others_are_removing_is_not_used(lake, spaces):
