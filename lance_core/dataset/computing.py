@@ -1,8 +1,9 @@
 """Methods of `LanceDataset` that compute columns with a function of the user, and the table of rows on which it failed.
 
-    _failed/<name>.lance, beside the table    row_id, key, inputs, code_version, error, failed_at, attempt
+    _failed/<name>.lance, beside the table    branch, row_id, key, inputs, code_version, error, failed_at, attempt
 
-A row is in that table as long as its cells record a failure: a row whose call succeeds leaves it.
+A row is in that table until a call succeeds on it. Row ids are those of the branch: rows that it added get others by a
+promotion.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from lance_core.verbs.context.handle import Handle, resolve_target
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 FAILED_ROWS: Final = pa.schema([
+    ("branch", pa.string()),
     ("row_id", pa.uint64()),
     ("key", pa.string()),
     ("inputs", pa.int64()),
@@ -55,7 +57,7 @@ class ComputeVerbs(Handle):
         self,
         function: Callable[..., Any],
         *,
-        inputs: Sequence[str],
+        inputs: Sequence[str] | str,
         columns: pa.Schema,
         name: str,
         code_version: str,
@@ -89,7 +91,7 @@ class ComputeVerbs(Handle):
             function: Takes a record batch of the inputs, or a pandas or polars frame if the annotation of its first
                 parameter says so, and the object of `setup` if that is given. Returns as many rows: a record batch, a
                 table, a frame, or the array of a single column. It may be a coroutine function.
-            inputs: The columns that the function reads.
+            inputs: The columns that the function reads, or the name of one.
             columns: The columns that it returns, all of which may be null.
             name: The name of the computation, by which later calls continue it.
             code_version: The version of the function.
@@ -137,7 +139,12 @@ class ComputeVerbs(Handle):
             >>> photos.to_table(["size"])["size"].to_pylist()
             [1, 2, 3]
         """
-        computation = Computation(name=name, inputs=tuple(inputs), columns=columns, code_version=code_version)
+        computation = Computation(
+            name=name,
+            inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
+            columns=columns,
+            code_version=code_version,
+        )
         calls = Calls(
             function=function, columns=columns, setup=setup, processes=processes, concurrency=concurrency,
             timeout_s=timeout,
@@ -157,7 +164,7 @@ class ComputeVerbs(Handle):
     def count_due_rows(
         self,
         *,
-        inputs: Sequence[str],
+        inputs: Sequence[str] | str,
         columns: pa.Schema,
         name: str,
         code_version: str,
@@ -190,10 +197,20 @@ class ComputeVerbs(Handle):
             >>> photos.count_due_rows(inputs=["text"], columns=schema, name="length", code_version="1")
             {'new': 2}
         """
-        computation = Computation(name=name, inputs=tuple(inputs), columns=columns, code_version=code_version)
+        computation = Computation(
+            name=name,
+            inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
+            columns=columns,
+            code_version=code_version,
+        )
         computation.check(self._manifest, self._uri)
         record = Record.read(self.snapshot, name)
         return count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)
+
+
+def _describe_computation(name: str, inputs: Sequence[str] | str, columns: pa.Schema, code_version: str) -> Computation:
+    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    return Computation(name=name, inputs=names, columns=columns, code_version=code_version)
 
 
 def _failures_beside(dataset: Handle, name: str) -> str:
@@ -228,18 +245,24 @@ class _FailureLog:
                 write_version(self._describe(failed), None, target, WriteOptions.of("create", {}))
             return
         failed_ids = np.array([row.row_id for row in failed], np.uint64)
-        present = table.to_table(columns=["row_id"])["row_id"].to_numpy()
+        is_of_branch = pc.field("branch") == self._branch
+        present = table.to_table(columns=["row_id"], filter=is_of_branch)["row_id"].to_numpy()
         over = np.setdiff1d(np.intersect1d(present, ids), failed_ids)
         if len(over):
-            table.delete(pc.field("row_id").isin(pa.array(over)))
+            table.delete(is_of_branch & pc.field("row_id").isin(pa.array(over)))
         if failed:
-            table.merge_insert("row_id").when_matched_update_all().when_not_matched_insert_all().execute(
+            table.merge_insert(["branch", "row_id"]).when_matched_update_all().when_not_matched_insert_all().execute(
                 self._describe(failed)
             )
+
+    @property
+    def _branch(self) -> str:
+        return self.dataset.branch or "main"
 
     def _describe(self, failed: Sequence[FailedRow]) -> pa.Table:
         number = len(failed)
         values = [
+            [self._branch] * number,
             [row.row_id for row in failed],
             self._read_keys([row.row_id for row in failed]),
             [row.inputs for row in failed],

@@ -118,6 +118,7 @@ class _ValueIndex:
     def __init__(self, values: pa.Array) -> None:
         self.values = values
         self._integers = _to_integers(values) if 0 < len(values) < np.iinfo(np.int32).max else None
+        self._span = 0 if self._integers is None else int(self._integers.max()) - int(self._integers.min())
         self._lookup: _LookupTable | _SortedIntegers | None = None
 
     def look_up(self, column: pa.ChunkedArray) -> Codes:
@@ -129,7 +130,9 @@ class _ValueIndex:
             codes = pc.fill_null(positions, -1).to_numpy().astype(np.int64)
             return codes
         lookup = self._lookup
-        if not isinstance(lookup, _LookupTable) and _is_dense(self._integers, len(rows)):
+        # A table from the smallest to the largest key is small beside the keys, or the rows to look up.
+        is_dense = self._span < max(len(rows) * _ENTRIES_PER_ROW, len(self._integers) * _ENTRIES_PER_KEY)
+        if not isinstance(lookup, _LookupTable) and is_dense:
             self._lookup = lookup = _LookupTable(self._integers)
         elif lookup is None:
             self._lookup = lookup = _SortedIntegers(self._integers)
@@ -150,11 +153,6 @@ def _to_integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.integer[A
     values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if is_time else values
     integers: npt.NDArray[np.integer[Any]] = values.fill_null(0).to_numpy()
     return integers
-
-
-def _is_dense(keys: npt.NDArray[np.integer[Any]], num_rows: int) -> bool:
-    """Whether a table from the smallest to the largest key is small beside the keys, or the rows to look up."""
-    return int(keys.max()) - int(keys.min()) < max(num_rows * _ENTRIES_PER_ROW, len(keys) * _ENTRIES_PER_KEY)
 
 
 class _LookupTable:

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
@@ -105,6 +105,11 @@ class Caller:
     _pool: ThreadPool | None
     num_calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_closed: threading.Event = field(default_factory=threading.Event)
+
+    def close(self) -> None:
+        """Make no further call: threads that divide a batch stop."""
+        self._is_closed.set()
 
     def in_order(self, batches: Iterable[tuple[Item, pa.RecordBatch]]) -> Iterator[tuple[Item, CallResult]]:
         """Yield each item with the result of its batch; as many batches as `width` are called at once."""
@@ -125,6 +130,8 @@ class Caller:
         return future
 
     def _bisect(self, batch: pa.RecordBatch) -> CallResult:
+        if self._is_closed.is_set():
+            raise CancelledError
         with self._lock:
             self.num_calls += 1
         try:
@@ -140,30 +147,31 @@ class Caller:
 
 @contextlib.contextmanager
 def open_caller(calls: Calls) -> Iterator[Caller]:
-    """Start what the calls need, and stop it afterwards; calls that go on then are not waited for."""
+    """Start what the calls need, and stop it afterwards; calls that go on then are canceled, in processes killed."""
     if calls.is_async:
-        with _event_loop() as loop, _threads(calls.concurrency) as pool:
+        with _threads(calls.concurrency) as pool, _event_loop() as loop:
             function = _prepare(calls)
 
             def call(batch: pa.RecordBatch) -> pa.RecordBatch:
-                future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(function(batch), calls.timeout_s), loop)
                 with _as_call_error():
-                    result = future.result()
+                    awaited = asyncio.wait_for(function(batch), calls.timeout_s)
+                    result = asyncio.run_coroutine_threadsafe(awaited, loop).result()
                 return _check_result(result, batch.num_rows, calls.columns)
 
-            yield Caller(calls, calls.concurrency, call, pool)
+            with contextlib.closing(Caller(calls, calls.concurrency, call, pool)) as caller:
+                yield caller
     elif calls.processes or calls.timeout_s is not None:
         processes = max(calls.processes, 1)
         with contextlib.ExitStack() as stack:
-            local = threading.local()
-            pool = stack.enter_context(_threads(processes))
-            workers: list[_Worker] = []
+            local, workers = threading.local(), list[_Worker]()
 
             def end_workers() -> None:
                 for worker in workers:
                     worker.end()
 
-            stack.callback(end_workers)
+            stack.callback(end_workers)  # once no thread is left that could fork another one
+            pool = stack.enter_context(_threads(processes))
+            stack.callback(end_workers)  # so that threads do not wait for them
 
             def call(batch: pa.RecordBatch) -> pa.RecordBatch:
                 if not hasattr(local, "worker"):
@@ -172,7 +180,7 @@ def open_caller(calls: Calls) -> Iterator[Caller]:
                 result: pa.RecordBatch = local.worker.call(batch)
                 return result
 
-            yield Caller(calls, processes + 1, call, pool)
+            yield stack.enter_context(contextlib.closing(Caller(calls, processes + 1, call, pool)))
     else:
         plain = _prepare(calls)
 
@@ -208,9 +216,9 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(cancel(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.run_until_complete(cancel())  # in this thread, with what other threads have scheduled meanwhile
         loop.close()
 
 
@@ -232,8 +240,10 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
         more = () if calls.setup is None else (calls.setup(),)
     except Exception as error:
         raise InvalidInputError(f"setup failed: {_describe(error)}") from error
-    parameters = list(inspect.signature(calls.function, eval_str=False).parameters.values())
-    annotation = str(parameters[0].annotation) if parameters else ""
+    annotation = ""
+    with contextlib.suppress(ValueError):  # some functions that are written in C have no signature
+        parameters = list(inspect.signature(calls.function, eval_str=False).parameters.values())
+        annotation = str(parameters[0].annotation) if parameters else ""
     if "pandas" in annotation or annotation.endswith("pd.DataFrame"):
         return lambda batch: calls.function(batch.to_pandas(), *more)
     if "polars" in annotation or annotation.endswith("pl.DataFrame"):
@@ -283,21 +293,22 @@ class _Worker:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._process: Any = None
+        self._lock = threading.Lock()
 
     def call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._process is None:
             self._begin()
-        self._connection.send_bytes(_to_bytes(batch))
+        process = self._process
         try:
+            self._connection.send_bytes(_to_bytes(batch))
             if not self._connection.poll(self._calls.timeout_s):
                 self.end()
                 raise CallError(f"TimeoutError: the call took longer than {self._calls.timeout_s} s")
             kind, data = self._connection.recv()
-        except EOFError as error:
-            self._process.join()
-            code = self._process.exitcode
+        except (EOFError, OSError) as error:
+            process.join()
             self.end()
-            raise CallError(f"the worker process ended with exit code {code}") from error
+            raise CallError(f"the worker process ended with exit code {process.exitcode}") from error
         if kind == "failed":
             raise CallError(data)
         if kind == "wrong":
@@ -309,17 +320,20 @@ class _Worker:
         with _fork_lock:  # no other worker is forked while an end of this pipe is open that it would not close
             self._connection, worker_end = context.Pipe()
             _parent_ends.add(self._connection)
-            self._process = context.Process(target=_work, args=(self._calls, worker_end), daemon=True)
-            self._process.start()
+            process = context.Process(target=_work, args=(self._calls, worker_end), daemon=True)
+            process.start()
             worker_end.close()
+        self._process = process
 
     def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            _parent_ends.discard(self._connection)
-            self._connection.close()
-            self._process = None
+        """Kill the process; the thread that waits for it, and the one that ends the run, may both do so."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.join()
+                _parent_ends.discard(self._connection)
+                self._connection.close()
 
 
 def _work(calls: Calls, connection: Connection) -> None:

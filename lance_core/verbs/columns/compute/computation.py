@@ -3,16 +3,19 @@
     column `_<name>`    struct of each row, in the same file as the computed columns:
                           code      the code version by which the cells were computed; null in a row that was not
                           inputs    the digest of the inputs (`digests`)
-                          read      the version in which the inputs were read
+                          read      the version in which the inputs were read; on a branch the fork version
                           failed    whether the function failed on the row, whose cells are null then
     watermark `computed.<name>`
                         {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11}
                           settled   a version in which no row of the table was due; 0 for none
-                          own       versions that only set cells of the computation: no input of their rows changed
+                          own       versions that changed no input: commits of cells, and those whose rows were compared
                           last      the version for which the newest commit of cells was made
 
 The cells and their record move together: with updates, compaction, promotion, restore and undo, by either library. The
 watermark only spares reads: without it all rows that changed since they were read are compared by their digests.
+
+Versions of a branch are not those of main, to which a promotion brings the cells: a branch records the fork version, up
+to which both have the same history, and leaves the watermark as it is.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.commit.history import find_transaction
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
@@ -33,6 +37,9 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig
 from lance_core.table.watermarks import PREFIX, WatermarkMove, watermarks
 from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.context.references import dataset_store, load_branch
+from lance_core.verbs.scan.options import scan_options
+from lance_core.verbs.scan.scanner import LanceScanner
 
 NAME_KEY: Final = "lance-dagster.computed"
 """The metadata of fields that names their computation."""
@@ -40,6 +47,7 @@ _INPUTS_KEY: Final = b"lance-dagster.computed.inputs"
 """The metadata of the record that names the inputs."""
 
 STATE: Final = pa.struct([("code", pa.string()), ("inputs", pa.int64()), ("read", pa.int64()), ("failed", pa.bool_())])
+_UNKNOWN_CODE: Final = "unknown"
 _KEEPS_INPUTS: Final = (Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig)
 
 
@@ -139,12 +147,24 @@ def list_computations(snapshot: Snapshot) -> list[Computation]:
     for name, members in sorted(fields.items()):
         inputs = [json.loads(field.metadata[_INPUTS_KEY]) for field in members if field.name == _state_name(name)]
         columns = [field for field in members if field.name != _state_name(name)]
-        code = Record.read(snapshot, name).code
-        if inputs and columns and code:  # a user may have dropped a column
+        if inputs and columns:  # a user may have dropped a column
+            code = Record.read(snapshot, name).code or _read_newest_code(snapshot, name)
             computations.append(
                 Computation(name=name, inputs=tuple(inputs[0]), columns=pa.schema(columns), code_version=code)
             )
     return computations
+
+
+def _read_newest_code(snapshot: Snapshot, name: str) -> str:
+    """The code version of the cells that were read last, for a table that has no record, as after a promotion."""
+    options = scan_options(snapshot.manifest, [_state_name(name)])
+    newest = (-1, _UNKNOWN_CODE)
+    for batch in LanceScanner(snapshot, snapshot.manifest.fragments, options).to_batches():
+        codes, _, read, _ = batch.column(0).flatten()
+        version = pc.max(read).as_py()
+        if version is not None and version > newest[0]:
+            newest = version, codes[pc.index(read, version).as_py()].as_py()
+    return newest[1]
 
 
 def _state_name(name: str) -> str:
@@ -158,7 +178,7 @@ class Record:
     Attributes:
         code: The code version of the newest commit.
         settled: A version in which no row was due by `code`; 0 for none.
-        own_versions: Versions that only set cells of the computation.
+        own_versions: Versions that changed no input.
         last: The version for which the newest commit of cells was made; None for none.
         position: The watermark as it is stored; None for none.
     """
@@ -186,17 +206,19 @@ class Record:
             position=mark.position,
         )
 
-    def after_commit(self, *, code: str, settled: int, version: int) -> Record:
+    def after_commit(self, *, code: str, settled: int, version: int, compared: frozenset[int]) -> Record:
         """The record after a commit of cells.
 
         Args:
             code: The code version of the cells.
             settled: A version in which no row is due once the cells are committed; 0 for none.
             version: The version for which the cells were computed.
+            compared: Versions that changed no input, as all their rows were compared.
         """
-        stored = {"code": code, "settled": settled, "own": _to_ranges(self.own_versions), "last": version}
+        versions = self.own_versions | compared
+        stored = {"code": code, "settled": settled, "own": _to_ranges(versions), "last": version}
         position = json.dumps(stored, separators=(",", ":"))
-        return replace(self, code=code, settled=settled, last=version, position=position)
+        return replace(self, code=code, settled=settled, own_versions=versions, last=version, position=position)
 
     def move_from(self, before: Record, name: str, by: str) -> dict[str, str]:
         """The transaction properties that record this in place of an earlier record."""
@@ -204,6 +226,16 @@ class Record:
             name=f"computed.{name}", parts=("rows",), before=before.position, after=self.position, by=by
         )
         return WatermarkMove.properties([move])
+
+
+def find_shared_version(snapshot: Snapshot) -> int:
+    """The newest version up to which main has the same history: on main the version itself, else the fork version."""
+    version, branch = snapshot.manifest.version, snapshot.manifest.branch
+    root = dataset_store(snapshot.store, branch)
+    while branch is not None:
+        origin = load_branch(root, branch)
+        version, branch = origin.parent_version, origin.parent_branch
+    return version
 
 
 def _find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:

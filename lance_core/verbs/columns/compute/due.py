@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core._proto import table_pb2
 from lance_core.row_addresses import offsets_of
-from lance_core.schema import Schema
+from lance_core.schema import Field, Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_versions, list_versions_of_rows
 from lance_core.verbs.columns.compute.computation import Computation, Record
@@ -30,13 +31,16 @@ from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.projection import AS_BYTES, described_columns
-from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.scan.read_fragment import live_offsets, read_fragment
 from lance_core.verbs.scan.take import take_offsets
 
 _READ_BYTES: Final = 32 * 1024 * 1024
 """About how many bytes of inputs are read at a time."""
 _FIRST_ROWS: Final = 1024
 _MOST_ROWS: Final = 131_072
+
+UNKNOWN_VERSION: Final = 0xFFFFFFFFFFFFFFFF
+"""Stands for the version that changed a row where its fragment does not record one: the row is compared."""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -50,6 +54,7 @@ class DueFragment:
         offsets: Their offsets, ascending.
         compared: Which of them are due only if the digest of their inputs has changed.
         digests: The recorded digests of these; any number for the others.
+        updated: The version that last changed each row; `UNKNOWN_VERSION` where the fragment does not record it.
         counts: How many rows are due for certain, by reason.
     """
 
@@ -57,6 +62,7 @@ class DueFragment:
     offsets: Offsets
     compared: npt.NDArray[np.bool_]
     digests: npt.NDArray[np.int64]
+    updated: npt.NDArray[np.uint64]
     counts: dict[str, int]
 
 
@@ -77,20 +83,19 @@ def find_due_rows(
         where: The rows that are looked at; None for all.
         retry_failed: Whether rows are due on which the function has failed.
     """
-    everything = snapshot.manifest.fragments
-    is_skipping = record.code == computation.code_version and not retry_failed
+    everything, names = snapshot.manifest.fragments, set(computation.output.names)
+    columns = Schema(fields=tuple(field for field in snapshot.manifest.schema.fields if field.name in names))
+    is_skipping = len(columns.fields) == len(names) and record.code == computation.code_version and not retry_failed
     places = [
         place
         for place, message in enumerate(everything.messages())
-        if not is_skipping or not _is_settled(message.inline_last_updated_at_versions, record)
+        if not is_skipping or not _is_settled(message, record)
     ]
     fragments = everything if len(places) == len(everything) else [everything[place] for place in places]
     described = described_columns(snapshot.manifest)
     condition = None if where is None else to_condition(where, described or snapshot.manifest.schema)
-    state = [field for field in snapshot.manifest.schema.fields if field.name == computation.state_name]
     for fragment, rows in each_matching(snapshot, condition, described, fragments):
-        offsets = offsets_of(rows)
-        due = _judge(snapshot, fragment, Schema(fields=tuple(state)), offsets, computation, record, retry_failed)
+        due = _judge(snapshot, fragment, columns, offsets_of(rows), computation, record, retry_failed)
         if due is not None:
             yield due
 
@@ -128,31 +133,33 @@ def read_inputs(
         count = max(1, min(_MOST_ROWS, count * _READ_BYTES // max(rows.nbytes, 1)))
 
 
-def _is_settled(versions: bytes, record: Record) -> bool:
-    """Whether no row of a fragment has changed since a version in which none was due.
-
-    Args:
-        versions: The versions that last changed its rows, serialized; empty for the first version.
-        record: What the table records of the computation.
-    """
-    return all(
-        version <= record.settled or version in record.own_versions
-        for version in list_versions_of_rows(versions) or {1}
-    )
+def _is_settled(message: table_pb2.DataFragment, record: Record) -> bool:
+    """Whether no row of a fragment has changed since a version in which none was due, as far as it records versions."""
+    if not record.settled:
+        return False  # cells of own versions may be by another code version
+    versions = list_versions_of_rows(message.inline_last_updated_at_versions)
+    return bool(versions) and all(version <= record.settled or version in record.own_versions for version in versions)
 
 
 def _judge(
     snapshot: Snapshot,
     fragment: Fragment,
-    state: Schema,
+    columns: Schema,
     offsets: Offsets,
     computation: Computation,
     record: Record,
     retry_failed: bool,
 ) -> DueFragment | None:
+    state = Schema(fields=tuple(field for field in columns.fields if field.name == computation.state_name))
+    is_complete = len(columns.fields) == len(computation.output) and all(
+        _is_stored(fragment, field) for field in columns.fields
+    )
+    if not is_complete and any(_is_stored(fragment, field) for field in state.fields):
+        # As a whole: the other rows have a record, by which they would not be due, and would lack the column.
+        offsets = offsets_of(live_offsets(snapshot, fragment))
     none = np.zeros(len(offsets), np.bool_)
-    field_ids = {field.id for field, _ in state.walk()}
-    if not any(field_ids.intersection(file.fields) for file in fragment.files):
+    updated = _read_versions(fragment, offsets)
+    if not is_complete:
         is_new, is_other, is_failed, compared = ~none, none, none, none
         digests = np.zeros(len(offsets), np.int64)
     else:
@@ -163,7 +170,6 @@ def _judge(
         digests = inputs.fill_null(0).to_numpy()
         is_other = ~is_new & np.asarray(pc.fill_null(pc.not_equal(codes, computation.code_version), True))
         is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
-        updated = _read_versions(fragment, offsets)
         changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
         changed &= ~np.isin(updated, np.array(sorted(record.own_versions), np.uint64))
         compared = changed & ~is_new & ~is_other & ~is_failed
@@ -176,13 +182,20 @@ def _judge(
         offsets=offsets[chosen],
         compared=compared[chosen],
         digests=digests[chosen],
+        updated=updated[chosen],
         counts={reason: int(mask.sum()) for reason, mask in counts.items()},
     )
 
 
+def _is_stored(fragment: Fragment, field: Field) -> bool:
+    """Whether a file of a fragment has a column, or a part of it."""
+    field_ids = {node.id for node, _ in field.walk()}
+    return any(field_ids.intersection(file.fields) for file in fragment.files)
+
+
 def _read_versions(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
-    """The version that last changed each of some rows; the first one where the fragment records none."""
+    """The version that last changed each of some rows; `UNKNOWN_VERSION` where the fragment does not record it."""
     data = fragment.last_updated_at_versions
     if data is None:
-        return np.ones(len(offsets), np.uint64)
+        return np.full(len(offsets), UNKNOWN_VERSION, np.uint64)
     return decode_versions(data, fragment.physical_rows)[offsets]

@@ -62,12 +62,14 @@ class Results:
     Attributes:
         snapshot: The version that the rows are in.
         computation: The computation.
+        read_version: The version that is recorded as the one in which the inputs were read.
         num_waiting: Rows in memory that are not staged.
         staged_keys: The files that this run has staged.
     """
 
     snapshot: Snapshot
     computation: Computation
+    read_version: int
     num_waiting: int = 0
     staged_keys: list[str] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
@@ -133,7 +135,7 @@ class Results:
             offsets, places, numbers = offsets[order], places[order], numbers[order]
         return ComputedRows(
             offsets=offsets, places=places, numbers=numbers, parts=parts,
-            computation=self.computation, version=self.snapshot.manifest.version,
+            computation=self.computation, version=self.read_version,
         )  # fmt: skip
 
 
@@ -147,7 +149,7 @@ class ComputedRows:
         numbers: The number of each row in its part.
         parts: The parts.
         computation: The computation.
-        version: The version in which the inputs were read.
+        version: The version that is recorded as the one in which the inputs were read.
     """
 
     offsets: Offsets

@@ -26,9 +26,9 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.times import parse_duration
 from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller
-from lance_core.verbs.columns.compute.computation import Computation, Record
+from lance_core.verbs.columns.compute.computation import Computation, Record, find_shared_version
 from lance_core.verbs.columns.compute.digests import digest_rows
-from lance_core.verbs.columns.compute.due import DueFragment, Offsets, find_due_rows, read_inputs
+from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
 from lance_core.verbs.columns.compute.lease import Lease
 from lance_core.verbs.columns.compute.results import ComputedRows, Results, StagedRows, find_staged, rows_schema
 from lance_core.verbs.columns.write_columns.commit import commit_columns
@@ -182,6 +182,8 @@ class Run:
     _used: npt.NDArray[np.bool_] = field(init=False)
     _counts: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
+    _equal: set[int] = field(default_factory=set)
+    _unequal: set[int] = field(default_factory=set)
     _left: dict[int, int] = field(default_factory=dict)
     _ended: list[int] = field(default_factory=list)
     _first_error: str | None = None
@@ -200,7 +202,7 @@ class Run:
         for due in fragments:
             self._reasons.update(due.counts)
         if fragments:
-            self._results = Results(self.snapshot, self.computation)
+            self._results = Results(self.snapshot, self.computation, find_shared_version(self.snapshot))
             self._staged = find_staged(self.snapshot, self.computation)
             self._used = np.zeros(len(self._staged.ids), np.bool_)
             self._compute(fragments)
@@ -259,7 +261,10 @@ class Run:
             start += len(offsets)
             digests = digest_rows(rows)
             is_same = due.compared[window] & (due.digests[window] == digests)
-            self._reasons["inputs changed"] += int((due.compared[window] & ~is_same).sum())
+            is_changed = due.compared[window] & ~is_same
+            self._reasons["inputs changed"] += int(is_changed.sum())
+            self._equal.update(due.updated[window][is_same].tolist())
+            self._unequal.update(due.updated[window][is_changed].tolist())
             places = self._staged.find(ids[offsets], digests, with_failed=not self.retry_failed)
             is_staged = ~is_same & (places >= 0)
             if is_staged.any():
@@ -320,9 +325,15 @@ class Run:
         self._failed, self._ids = [], []
         manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
         columns, added = resolve_columns(manifest, self.computation.output)
-        record = self._record.after_commit(code=self.computation.code_version, settled=settled, version=version)
-        properties = record.move_from(self._record, self.computation.name, self.lease.owner)
-        how = replace(self.how, properties={**(self.how.properties or {}), **properties})
+        record, how = self._record, self.how
+        if manifest.branch is None:
+            # After the last rows of the whole table all rows of these versions were compared, or are set now.
+            compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
+            record = record.after_commit(
+                code=self.computation.code_version, settled=settled, version=version, compared=compared
+            )
+            properties = record.move_from(self._record, self.computation.name, self.lease.owner)
+            how = replace(how, properties={**(how.properties or {}), **properties})
         with collecting_files(self.snapshot) as files:
             written = list(
                 write_at_once(lambda number: self._write(number, columns, files), ended, self.snapshot.store)

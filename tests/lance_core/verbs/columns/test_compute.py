@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import lance_core
+from lance_core._proto import rowids_pb2, table_pb2
 from lance_core.cli.app import cli
 from lance_core.errors import (
     FailedRowsError,
@@ -26,7 +28,10 @@ from lance_core.errors import (
     SupersededError,
     UnsupportedError,
 )
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.columns.compute import due
 from lance_core.verbs.columns.compute import lease as leases
+from lance_core.verbs.columns.compute.computation import Record
 from lance_core.verbs.columns.compute.digests import digest_rows
 from tests.processes import run, running
 
@@ -176,6 +181,27 @@ class TestFunctions:
             table.compute_columns(lambda _: result, **SIZE, processes=processes)
         assert lance_core.dataset(table.uri).version == 1
 
+    @pytest.mark.parametrize("is_async", [False, True], ids=["processes", "coroutines"])
+    def test_an_error_that_ends_the_run_waits_for_no_other_call(self, table, tmp_path, is_async):
+        def fail(batch):
+            (tmp_path / f"call-{batch['id'][0]}").touch()
+            if batch["id"][0].as_py():
+                time.sleep(60)
+            return pa.array([], pa.int32())
+
+        async def fail_as_coroutine(batch):
+            (tmp_path / f"call-{batch['id'][0]}").touch()
+            await asyncio.sleep(60 if batch["id"][0].as_py() else 0.5)
+            return pa.array([], pa.int32())
+
+        function, more = (fail_as_coroutine, {"concurrency": 3}) if is_async else (fail, {"processes": 3})
+        begun = time.monotonic()
+        with pytest.raises(InvalidInputError, match="returned 0 rows for 10"):
+            table.compute_columns(function, **{**SIZE, "inputs": "id"}, batch_size=10, **more)
+        assert time.monotonic() - begun < 30
+        assert len(list(tmp_path.glob("call-*"))) <= 5
+        assert not list(Path(table.uri, "_refs", "computations").glob("*"))
+
     def test_no_call_without_a_row_that_is_due(self, table):
         table.compute_columns(measure, **SIZE)
 
@@ -312,7 +338,7 @@ class TestProcesses:
         finish(table, log)
         assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert 100 <= calls_in(log) <= 100 + 3 * (10 + 2)
-        assert not list(Path(table.uri, "data").glob("computed-*"))
+        assert not list(Path(table.uri, "data").glob("computed-*.lance"))
 
     def test_workers_end_with_their_parent(self, table, tmp_path):
         log = tmp_path / "log"
@@ -402,6 +428,60 @@ class TestProcesses:
         main = lance_core.dataset(table.uri)
         assert main.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert main.compute_columns(measure, **SIZE).rows_due == {}
+
+    def test_versions_of_a_branch_are_not_those_of_main(self, table):
+        """Changes on main after the promotion have smaller version numbers than the branch had."""
+        branch = table.create_branch("long")
+        for number in range(12):
+            branch.insert({"id": [1000 + number], "text": ["bb"]})
+        assert branch.compute_columns(measure, **SIZE).rows_due == {"new": 112}
+        assert branch.compute_columns(measure, **SIZE).rows_due == {}
+        main = lance_core.dataset(table.uri)
+        main.insert({"id": [2000], "text": ["main"]})
+        main.branches.promote("long")
+        main.checkout_latest()
+        assert main.count_due_rows(**SIZE) == {"new": 1}
+        main.update({"text": "'changed'"}, "id in (3, 1003)")
+        main.insert({"id": [2001], "text": ["later"]})
+        assert main.version < branch.version
+        assert main.count_due_rows(**SIZE) == {"new": 2, "inputs changed": 2}
+        assert main.compute_columns(measure, **SIZE).rows_computed == 4
+        # The rows of the promotion were compared once, and are not read again.
+        assert main.compute_columns(measure, **SIZE).rows_compared == 0
+        assert {row["text"]: row["size"] for row in main.to_table(["text", "size"]).to_pylist()}["later"] == 5
+
+    def test_a_dropped_column_is_computed_again(self, table):
+        two = {**SIZE, "columns": pa.schema([("size", pa.int32()), ("double", pa.int32())])}
+
+        def both(batch):
+            size = measure(batch)
+            return pa.table({"size": size, "double": pc.multiply(size, 2)})
+
+        table.compute_columns(both, **two)
+        table.drop_columns(["double"])
+        # A fragment is computed as a whole: its other rows have a record, and lack the column.
+        assert table.compute_columns(both, **two, where="id < 10").rows_due == {"new": 40}
+        assert table.compute_columns(both, **two).rows_due == {"new": 60}
+        assert table.to_table(["double"])["double"].to_pylist() == [2 * (i % 7) for i in range(100)]
+
+    def test_another_code_version_for_some_rows(self, table):
+        """A commit by the new code, of some rows, settles nothing about the others."""
+        table.compute_columns(measure, **SIZE)
+        second = {**SIZE, "code_version": "2"}
+        assert table.compute_columns(measure, **second, where="id < 10").rows_due == {"code changed": 10}
+        assert table.compute_columns(measure, **second).rows_due == {"code changed": 90}
+        assert table.compute_columns(measure, **second).rows_due == {}
+
+    def test_fragments_that_record_no_versions_are_looked_at(self):
+        record = Record(code="1", settled=9)
+        versions = rowids_pb2.RowDatasetVersionSequence()
+        versions.runs.add(version=9).span.range.end = 3
+        settled = table_pb2.DataFragment(id=1, inline_last_updated_at_versions=versions.SerializeToString())
+        assert due._is_settled(settled, record)
+        assert not due._is_settled(settled, replace(record, settled=8))
+        assert not due._is_settled(table_pb2.DataFragment(id=1), record)
+        bare = Fragment(id=1, files=(), physical_rows=3)
+        assert due._read_versions(bare, np.arange(3)).tolist() == [due.UNKNOWN_VERSION] * 3
 
     def test_a_table_in_a_bucket(self, s3):
         uri = f"s3://{s3.new_bucket()}/t.lance"

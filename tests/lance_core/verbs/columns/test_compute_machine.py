@@ -103,7 +103,25 @@ class Machine:
     def add_index(self):
         self.pick(lance_core).create_scalar_index("key", "BTREE", replace=True)
 
-    def compute(self, kill=False):
+    def promote(self):
+        """A branch computes cells, with more versions than main has meanwhile."""
+        name = f"b{len(self.steps)}"
+        branch = self.table.create_branch(name)
+        for _ in range(self.random.randrange(8)):
+            branch.insert(self.new_rows(1))
+        if self.random.random() < 0.5:
+            keys = self.some_keys()
+            branch.update({"text": "'of a branch'"}, f"key in ({', '.join(map(str, keys))})")
+            self.rows.update({key: ("of a branch", self.rows[key][1]) for key in keys})
+        of_branch = set(self.rows)
+        said = [self.compute(name) for _ in range(self.random.choice([1, 1, 2]))]
+        self.pick().insert(self.new_rows(2))
+        assert set(self.rows) > of_branch
+        self.table.branches.promote(name)
+        self.table.branches.delete(name)
+        return "; ".join(said)
+
+    def compute(self, branch=None, *, kill=False):
         code = self.random.choice(["1", "1", "1", "2"])
         left = self.random.randrange(1, 40) if kill else None
         called = Counter()
@@ -118,15 +136,21 @@ class Machine:
             called.update(texts)
             return pa.array([len(text) + 1000 * int(code) for text in texts])
 
-        due = {key for key, (text, cell) in self.rows.items() if cell != (code, text)}
+        where = self.random.choice([None, None, "key % 2 = 0"])
+        table = self.table if branch is None else self.table.checkout_version((branch, None))
+        due = {
+            key for key, (text, cell) in self.rows.items() if cell != (code, text) and (where is None or key % 2 == 0)
+        }
         expected = Counter(self.rows[key][0] for key in due if self.rows[key][0] != "poison")
         options = {"inputs": ["text"], "columns": COLUMNS, "name": "size", "code_version": code}
-        counted = self.table.count_due_rows(**options)
+        options["where"] = where
+        counted = table.count_due_rows(**options)
         assert sum(counted.values()) == len(due), (counted, len(due))
         texts = {key: self.rows[key][0] for key in due}
-        staged = Counter(text for key, text in texts.items() if (key, code, text) in self.staged)
+        before = self.staged if branch is None else set()
+        staged = Counter(text for key, text in texts.items() if (key, code, text) in before)
         try:
-            result = self.table.compute_columns(
+            result = table.compute_columns(
                 measure, **options, batch_size=BATCH, commit_every=STAGED, max_failed_rows=10**6,
                 visible_every=self.random.choice([None, 15]) if not kill else None,
             )  # fmt: skip
@@ -138,13 +162,15 @@ class Machine:
         assert result.rows_computed == len(due)
         assert called <= expected, called - expected
         assert not (expected - called) - staged, "rows were neither called nor staged"
-        if not self.staged:
+        if not before:
             assert called == expected
             assert (result.commits > 0) == bool(due)
-        if due:
+        if due and branch is None and where is None:
             self.staged = {one for one in self.staged if one[1] != code}
         self.rows.update({key: (self.rows[key][0], (code, self.rows[key][0])) for key in due})
-        return f"code {code}, {len(due)} rows, calls {result.calls}, staged {result.rows_staged_before}"
+        return (
+            f"code {code}, {where or 'all'}, {len(due)} rows, calls {result.calls}, staged {result.rows_staged_before}"
+        )
 
     def kill(self):
         return self.compute(kill=True)
@@ -171,7 +197,7 @@ class Machine:
                 assert row.get("size") == value, (library.__name__, row, cell)
         failed = f"{self.uri.rpartition('/')[0]}/_failed/size.lance"
         failures = sum(1 for _, cell in self.rows.values() if cell and cell[1] == "poison")
-        if failures and "restore" not in str(self.steps):
+        if failures and not {"restore", "promote"} & {step.partition(" ")[0] for step in self.steps}:
             assert lance_core.dataset(failed).count_rows() >= failures
 
 
@@ -188,6 +214,7 @@ STEPS = {
     Machine.add_index: 1,
     Machine.compute: 6,
     Machine.kill: 2,
+    Machine.promote: 1,
 }
 """Each step with its weight."""
 
