@@ -256,9 +256,10 @@ def lance_external_assets(
 ) -> list[dg.AssetSpec]:
     """External assets for the tables below a root, so that the asset catalog of the Dagster UI shows the whole lake.
 
-    The tables are listed when the code location is loaded; reload it to see new tables, and where others give the id of
-    a table to another one: until then the asset stands for the table that had the id. A maintenance job with this
-    root maintains them; a job to which they are passed as assets leaves them alone, because others write them.
+    The tables are listed when the code location is loaded; reload it to see new tables. Where others give the id of a
+    table to another one, the assets of a directory namespace follow; those of a service stand for the table that had
+    the id until a reload. A maintenance job with this root maintains them; a job to which they are passed as assets
+    leaves them alone, because others write them.
 
     Args:
         root: The URI of the root; not needed beside a namespace.

@@ -78,6 +78,31 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
     return replace(location, unlisted_id=object_id)
 
 
+def follow_id(location: TableLocation, root: Root, table_name: str, listing: Listing | None) -> TableLocation:
+    """The location that the manifest table of the root has now for the id of an external asset.
+
+    The asset names the URI that the id had when the code location was loaded; others may have given the id to another
+    table since. A URI that is not below the root stays.
+
+    Args:
+        location: The location by the asset's `lance/uri`.
+        root: The root.
+        table_name: The id, parts joined by dots, as `dagster/table_name` has it.
+        listing: What the manifest table lists; None to read it.
+    """
+    from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+
+    folder, uri = canonical_uri(root.root_uri).rstrip("/") + "/", canonical_uri(location.uri)
+    if root.namespace or not uri.startswith(folder):
+        return location
+    tables = (read_listing(root) if listing is None else listing).tables
+    path = tables.get(table_name.replace(".", catalog.DELIMITER))
+    if path is not None:
+        return replace(location, uri=catalog.uri_below(root.root_uri, path))
+    is_renamed = any(canonical_uri(catalog.uri_below(root.root_uri, each)) == uri for each in tables.values())
+    return replace(location, uri=NO_LOCATION + table_name.replace(".", "/")) if is_renamed else location
+
+
 def declare_location(location: TableLocation, root: Root) -> TableLocation:
     """The location of a table that is about to be written, after its id is listed by the namespace.
 

@@ -23,7 +23,7 @@ from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_
 from lance_dagster.tables.location import NO_LOCATION, TableLocation, locate_table, open_table, resolved_options
 from lance_dagster.tables.lost_writes import reject_lost_input
 from lance_dagster.tables.names import plain_metadata
-from lance_dagster.tables.namespaces import read_listing, resolve_location
+from lance_dagster.tables.namespaces import follow_id, read_listing, resolve_location
 
 if TYPE_CHECKING:
     import lance_core
@@ -129,6 +129,10 @@ class TableRoot:
             key, metadata, schema = ref.key, ref.metadata, self.schema
         root_uri = NO_LOCATION if self.namespace else self.root_uri
         location = locate_table(root_uri, key, metadata or {}, default_schema=schema)
+        name = plain_metadata((metadata or {}).get("dagster/table_name"))
+        is_external = location.path is None and name == ".".join(key.path)
+        if is_external and self.root_uri and not self.root_uri.startswith(NO_LOCATION):
+            return follow_id(location, self, ".".join(key.path), self.listing)
         return resolve_location(location, self, self.listing)
 
     def with_listing(self) -> Self:

@@ -299,6 +299,39 @@ def test_a_folder_that_is_listed_under_another_id(lake, spaces):
     assert {spec.key.to_user_string() for spec in assets} == {"shop/archive", "top"}
 
 
+def test_external_assets_follow_their_ids(lake, spaces):
+    """Others swap two ids, and take one away, after the code location was loaded."""
+    spaces.call("create_namespace", "shop")
+    for name, value in (("shop.orders", 1), ("shop.next", 2)):
+        spaces.create(name, value)
+    specs = lance_external_assets(lake.root)
+    seen = []
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["shop", "orders"])})
+    def read(rows: pa.Table) -> None:
+        seen.append(rows["a"].to_pylist())
+
+    def run():
+        return dg.materialize(
+            [read, *specs], selection=[read], resources={"io_manager": lake.manager()}, raise_on_error=False
+        )
+
+    def move(old, new):
+        location = catalog.read_listing(lake.root).tables[f"shop${old}"]
+        catalog.deregister(lake.root, location)
+        catalog.register(lake.root, f"shop${new}", location)
+
+    assert run().success
+    move("orders", "before")
+    move("next", "orders")
+    assert run().success
+    assert seen == [[1], [2]]
+    move("orders", "next")
+    failed = run()
+    assert not failed.success
+    assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
+
+
 def test_names_that_are_no_folders_of_ours(lake, spaces):
     """External assets name their URI: such a table is observed and loaded beside the others."""
     spaces.call("create_namespace", "shop")
