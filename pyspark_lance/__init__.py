@@ -5,6 +5,8 @@
     pyspark_lance.read_changes(spark, uri, begin_version=7)-> DataFrame, lazy, of what changed since
     pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
     pyspark_lance.write_columns(df, uri, on="id")          -> ColumnsResult: version, rows, columns, bytes
+    pyspark_lance.compute_columns(spark, uri, function, inputs=["text"], ...)
+                                                           -> ComputeResult: rows due, computed, failed, calls
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
     pyspark_lance.sql(spark, "MERGE INTO lake.nyc.t ...")  -> DataFrame; names by pyspark_lance.register_catalog
     pyspark_lance.LanceTable.forName(spark, "lake.nyc.t")  -> update, delete and merge with Delta's names
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from pyspark_lance.distributed.compaction import compact as compact
     from pyspark_lance.distributed.compaction import execute_tasks as execute_tasks
     from pyspark_lance.distributed.compaction import executor_rewriter as executor_rewriter
+    from pyspark_lance.distributed.computing import compute_columns as compute_columns
+    from pyspark_lance.distributed.computing import executor_of_calls as executor_of_calls
     from pyspark_lance.distributed.indices import create_scalar_index as create_scalar_index
     from pyspark_lance.lance_table import LanceMergeBuilder as LanceMergeBuilder
     from pyspark_lance.lance_table import LanceTable as LanceTable
@@ -75,6 +79,7 @@ _MODULES: Final = {
     ".datasource.source": "DefaultSource register",
     ".distributed.cloning": "deep_clone",
     ".distributed.compaction": "CompactionFailure CompactionReport compact execute_tasks executor_rewriter",
+    ".distributed.computing": "compute_columns executor_of_calls",
     ".distributed.indices": "create_scalar_index",
     ".lance_table": "LanceMergeBuilder LanceTable",
     ".reading.change_feed": "read_changes",

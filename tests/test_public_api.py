@@ -16,7 +16,7 @@ import pyspark_lance
 
 NAMES = {
     lance_core: [
-        "AttemptProperties", "BatchUDF", "Between", "Blob", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "Commit", "CommitResult", "ComputeProgress", "ComputeResult", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "Equals",
+        "AttemptProperties", "BatchUDF", "Between", "Blob", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "Commit", "CommitResult", "ComputePlan", "ComputeProgress", "ComputeResult", "ComputeTask", "ComputedTask", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "Equals",
         "FieldStatistics", "FileCopy", "FileOptions", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "Watermark", "WatermarkMove", "WriteResult", "WriteAttempt", "WrittenColumns", "batch_udf", "blob_array", "blob_field",
         "bytes_read_counter", "canonical_uri", "check_names", "commit_fragments", "computed_schema", "commit_transaction", "dataset", "delete_uncommitted_files", "describe_replaced_rows", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "matching", "retrying", "schema_to_json", "write_dataset",
@@ -36,7 +36,7 @@ NAMES = {
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
-        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "executor_rewriter", "inserted_rows", "local_session", "merge",
+        "compact", "compute_columns", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "executor_of_calls", "executor_rewriter", "inserted_rows", "local_session", "merge",
         "on_read", "parse_merge_clauses", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
         "write_columns",
     ],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from lance_core.verbs.columns.compute.run import (
     StagingPace,
     judge_failures,
 )
+from lance_core.verbs.columns.compute.tasks import Executor, execute
 from lance_core.verbs.context.handle import Handle, resolve_target
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
@@ -79,6 +81,7 @@ class ComputeVerbs(Handle):
         transaction_properties: Mapping[str, str] | None = None,
         commit_message: str | None = None,
         max_retries: int = 20,
+        executor: Executor | None = None,
     ) -> ComputeResult:
         """Compute columns of the rows that are due, each row once. Not in pylance.
 
@@ -114,6 +117,8 @@ class ComputeVerbs(Handle):
             transaction_properties: Strings for the history, by key.
             commit_message: A string for the history.
             max_retries: Attempts of each commit, at least one.
+            executor: Lets other processes call the function, and stage the results: it divides a plan into tasks, runs
+                each somewhere, and returns their results. `pyspark_lance.compute_columns` has Spark's executors do so.
 
         Returns:
             What was due, and what was done. Without a row that is due nothing is called, and there is no new version.
@@ -139,12 +144,7 @@ class ComputeVerbs(Handle):
             >>> photos.to_table(["size"])["size"].to_pylist()
             [1, 2, 3]
         """
-        computation = Computation(
-            name=name,
-            inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-            columns=columns,
-            code_version=code_version,
-        )
+        computation = _describe_computation(name, inputs, columns, code_version)
         calls = Calls(
             function=function, columns=columns, setup=setup, processes=processes, concurrency=concurrency,
             timeout_s=timeout,
@@ -156,6 +156,7 @@ class ComputeVerbs(Handle):
             run = Run(
                 snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
                 retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=progress, lease=lease,
+                executor=None if executor is None else partial(execute, self, executor),
             )  # fmt: skip
             self._manifest, result = run.run()
         judge_failures(result, max_failed_rows, log.uri)
@@ -197,12 +198,7 @@ class ComputeVerbs(Handle):
             >>> photos.count_due_rows(inputs=["text"], columns=schema, name="length", code_version="1")
             {'new': 2}
         """
-        computation = Computation(
-            name=name,
-            inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-            columns=columns,
-            code_version=code_version,
-        )
+        computation = _describe_computation(name, inputs, columns, code_version)
         computation.check(self._manifest, self._uri)
         record = Record.read(self.snapshot, name)
         return count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)

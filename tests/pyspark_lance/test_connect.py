@@ -50,6 +50,7 @@ def test_all_over_connect():
         [
             "test_sessions.py",
             "distributed/test_compaction.py",
+            "distributed/test_computing.py",
             "distributed/test_indices.py",
             "changing/test_changes.py",
             "datasource/test_source.py",

@@ -192,6 +192,20 @@ def open_caller(calls: Calls) -> Iterator[Caller]:
         yield Caller(calls, 1, call, None)
 
 
+_shared: Final[dict[str, tuple[contextlib.ExitStack, Caller]]] = {}
+
+
+def share_caller(run: str, calls: Calls) -> Caller:
+    """The caller of a run in this process, which its tasks use one after the other; that of another run is closed."""
+    if run not in _shared:
+        for stack, _ in _shared.values():
+            stack.close()
+        _shared.clear()
+        stack = contextlib.ExitStack()
+        _shared[run] = stack, stack.enter_context(open_caller(calls))
+    return _shared[run][1]
+
+
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[ThreadPool]:
     pool = ThreadPool(number, thread_name_prefix="lance-call")

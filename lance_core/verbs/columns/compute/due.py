@@ -10,7 +10,7 @@ row        no record                                                  due: new
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,11 @@ class DueFragment:
     updated: npt.NDArray[np.uint64]
     counts: dict[str, int]
 
+    def take(self, rows: slice | npt.NDArray[np.bool_]) -> DueFragment:
+        """Some of the rows."""
+        names = ("offsets", "compared", "digests", "updated")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
 
 def find_due_rows(
     snapshot: Snapshot,
@@ -73,6 +78,7 @@ def find_due_rows(
     where: str | pc.Expression | None,
     *,
     retry_failed: bool,
+    fragment_ids: Container[int] | None = None,
 ) -> Iterator[DueFragment]:
     """Yield the rows that are due in each fragment that has such rows.
 
@@ -82,6 +88,7 @@ def find_due_rows(
         record: What the version records of it.
         where: The rows that are looked at; None for all.
         retry_failed: Whether rows are due on which the function has failed.
+        fragment_ids: The fragments that are looked at; None for all.
     """
     everything, names = snapshot.manifest.fragments, set(computation.output.names)
     columns = Schema(fields=tuple(field for field in snapshot.manifest.schema.fields if field.name in names))
@@ -89,7 +96,7 @@ def find_due_rows(
     places = [
         place
         for place, message in enumerate(everything.messages())
-        if not is_skipping or not _is_settled(message, record)
+        if (fragment_ids is None or message.id in fragment_ids) and not (is_skipping and _is_settled(message, record))
     ]
     fragments = everything if len(places) == len(everything) else [everything[place] for place in places]
     described = described_columns(snapshot.manifest)
@@ -112,7 +119,7 @@ def count_due_rows(
     counts: Counter[str] = Counter()
     for due in find_due_rows(snapshot, computation, record, where, retry_failed=retry_failed):
         counts.update(due.counts)
-        compared = replace(due, offsets=due.offsets[due.compared], digests=due.digests[due.compared])
+        compared = due.take(due.compared)
         for offsets, rows in read_inputs(snapshot, computation, due.fragment, compared.offsets):
             digests = compared.digests[np.searchsorted(compared.offsets, offsets)]
             counts["inputs changed"] += int((digest_rows(rows) != digests).sum())

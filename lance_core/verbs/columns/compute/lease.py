@@ -45,8 +45,10 @@ OnRunning = Literal["reject", "wait"]
 class Lease:
     """A lease of this process; created by `hold_lease`."""
 
-    def __init__(self, store: ObjectStore, name: str, number: int, seconds: float) -> None:
-        self.owner = uuid.uuid4().hex
+    def __init__(self, store: ObjectStore, name: str, number: int, seconds: float, owner: str = "") -> None:
+        self.owner = owner or uuid.uuid4().hex
+        self.claim = name, number, seconds, self.owner
+        """The arguments of `Lease`, beside the store, by which another process may check it."""
         self._store, self._prefix, self._number, self._seconds = store, _prefix_of(name), number, seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)

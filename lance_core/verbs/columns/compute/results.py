@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +31,8 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.projection import ROW_ID, with_types
 
 Offsets = npt.NDArray[np.int64]
+StagedPlaces = list[tuple[Offsets, str, Offsets]]
+"""Rows of a fragment: their offsets, their staged file, and their numbers in it."""
 _CODE: Final = b"code"
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 """About how many bytes of staged rows stay in memory, so that they are not read again."""
@@ -37,8 +40,9 @@ _KEPT_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _ComputedPart:
-    """Computed rows: a table, or a staged file."""
+    """Computed rows: a table, or a staged file, or both."""
 
+    key: str = ""
     table: pa.Table | None = None
     reader: DataFileReader | None = None
 
@@ -63,15 +67,15 @@ class Results:
         snapshot: The version that the rows are in.
         computation: The computation.
         read_version: The version that is recorded as the one in which the inputs were read.
+        tag: A part of the names of the files that are staged.
         num_waiting: Rows in memory that are not staged.
-        staged_keys: The files that this run has staged.
     """
 
     snapshot: Snapshot
     computation: Computation
     read_version: int
+    tag: str
     num_waiting: int = 0
-    staged_keys: list[str] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
     _open: _ComputedPart = field(default_factory=_ComputedPart)
     _file_schema: Schema | None = None
@@ -96,7 +100,7 @@ class Results:
         """Write the rows in memory to a file of their own."""
         if not self.num_waiting:
             return
-        key = data_key(f"{prefix_of(self.computation.name)}{uuid.uuid4().hex}.lance")
+        key = data_key(f"{prefix_of(self.computation.name)}{self.tag}{uuid.uuid4().hex}.lance")
         note_begun(key)
         rows = pa.concat_tables(self._waiting).combine_chunks()
         if self._file_schema is None:
@@ -110,12 +114,28 @@ class Results:
         except BaseException:
             writer.abort()
             raise
-        self.staged_keys.append(key)
+        self._open.key = key
         self._kept_bytes += rows.nbytes
         is_kept = self._kept_bytes <= _KEPT_BYTES
         self._open.table = rows if is_kept else None
         self._open.reader = None if is_kept else DataFileReader.open(self.snapshot.store, key)
         self._open, self._waiting, self.num_waiting = _ComputedPart(), [], 0
+
+    def export(self) -> dict[int, StagedPlaces]:
+        """The places of all rows, which are staged, by fragment."""
+        return {
+            fragment_id: [(offsets, part.key, numbers) for offsets, part, numbers in pieces]
+            for fragment_id, pieces in self._places.items()
+        }
+
+    def add_staged(self, places: dict[int, StagedPlaces]) -> None:
+        """Add rows that another process has staged, by their places."""
+        parts: dict[str, _ComputedPart] = {}
+        for fragment_id, pieces in places.items():
+            for offsets, key, numbers in pieces:
+                if key not in parts:
+                    parts[key] = _ComputedPart(key=key, reader=DataFileReader.open(self.snapshot.store, key))
+                self._places[fragment_id].append((offsets, parts[key], numbers))
 
     def has(self, fragment_id: int) -> bool:
         """Whether a fragment has rows here."""
@@ -218,10 +238,20 @@ def rows_schema(computation: Computation) -> pa.Schema:
     return pa.schema([*fields, *computation.columns.remove_metadata()])
 
 
-def find_staged(snapshot: Snapshot, computation: Computation) -> StagedRows:
-    """Find what earlier runs have staged; files that cannot be read, or have other columns, are left to the cleanup."""
+def find_staged(
+    snapshot: Snapshot, computation: Computation, is_wanted: Callable[[str], bool] | None = None
+) -> StagedRows:
+    """Find what earlier runs have staged; files that cannot be read, or have other columns, are left to the cleanup.
+
+    Args:
+        snapshot: The version.
+        computation: The computation.
+        is_wanted: Whether a file is read, by its key; None for all.
+    """
     keys, parts, columns = [], [], []
     for meta in snapshot.store.list(data_key(prefix_of(computation.name))):
+        if is_wanted is not None and not is_wanted(meta.key):
+            continue
         try:
             reader = DataFileReader.open(snapshot.store, meta.key)
             arrow = schema_to_arrow(reader.schema)
@@ -234,7 +264,7 @@ def find_staged(snapshot: Snapshot, computation: Computation) -> StagedRows:
         except LanceError:
             continue  # its writer was killed, or a cleanup has removed it
         keys.append(meta.key)
-        parts.append(_ComputedPart(reader=reader))
+        parts.append(_ComputedPart(key=meta.key, reader=reader))
         columns.append(table.columns)
     ids = np.concatenate([np.zeros(0, np.uint64), *(each[0].to_numpy() for each in columns)])
     inputs = np.concatenate([np.zeros(0, np.int64), *(each[1].to_numpy() for each in columns)])

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,14 +24,23 @@ from lance_core.errors import FailedRowsError, InvalidInputError
 from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_bytes
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.paths import data_key
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.times import parse_duration
-from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller
+from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller, share_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record, find_shared_version
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
 from lance_core.verbs.columns.compute.lease import Lease
-from lance_core.verbs.columns.compute.results import ComputedRows, Results, StagedRows, find_staged, rows_schema
+from lance_core.verbs.columns.compute.results import (
+    ComputedRows,
+    Results,
+    StagedPlaces,
+    StagedRows,
+    find_staged,
+    prefix_of,
+    rows_schema,
+)
 from lance_core.verbs.columns.write_columns.commit import commit_columns
 from lance_core.verbs.columns.write_columns.tasks import (
     ColumnPlan,
@@ -135,6 +145,29 @@ class FailedRow:
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedTask:
+    """What another process has computed and staged. It can be pickled.
+
+    Attributes:
+        num_rows: The rows that were looked at, by fragment.
+        places: Where the computed rows are staged, by fragment.
+        ids: Their row ids.
+        failed: Those on which the function failed.
+        equal: Versions that changed rows without changing their inputs.
+        unequal: Versions that changed inputs.
+        counts: The counts of the run, and "inputs changed".
+    """
+
+    num_rows: dict[int, int]
+    places: dict[int, StagedPlaces]
+    ids: npt.NDArray[np.uint64]
+    failed: list[FailedRow]
+    equal: set[int]
+    unequal: set[int]
+    counts: Counter[str]
+
+
 class _BatchRows(NamedTuple):
     """Rows of one fragment in a batch of calls."""
 
@@ -163,6 +196,8 @@ class Run:
         report: Called before each commit with the failed rows and the stable ids of all rows whose cells it sets.
         progress: Called after each call of the function.
         lease: The lease of the run.
+        executor: Yields what other processes have computed of fragments; None to call the function in this one.
+        task: The number of the task of another process of which this is the run; None for the run itself.
     """
 
     snapshot: Snapshot
@@ -175,11 +210,15 @@ class Run:
     report: Callable[[Sequence[FailedRow], npt.NDArray[np.uint64]], object]
     progress: Callable[[ComputeProgress], object] | None
     lease: Lease
+    executor: Callable[[Run, Sequence[DueFragment]], Iterable[ComputedTask]] | None = None
+    task: int | None = None
     _manifest: Manifest = field(init=False)
     _record: Record = field(init=False)
     _results: Results = field(init=False)
     _staged: StagedRows = field(init=False)
     _used: npt.NDArray[np.bool_] = field(init=False)
+    _total: int = 0
+    _begun: float = 0.0
     _counts: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
     _equal: set[int] = field(default_factory=set)
@@ -198,40 +237,108 @@ class Run:
         fragments = list(
             find_due_rows(self.snapshot, self.computation, self._record, self.where, retry_failed=self.retry_failed)
         )
-        self._left = {due.fragment.id: len(due.offsets) for due in fragments}
         for due in fragments:
             self._reasons.update(due.counts)
         if fragments:
-            self._results = Results(self.snapshot, self.computation, find_shared_version(self.snapshot))
             self._staged = find_staged(self.snapshot, self.computation)
-            self._used = np.zeros(len(self._staged.ids), np.bool_)
             self._compute(fragments)
             self._commit(settled=0 if self.where is not None else self.snapshot.manifest.version)
             self._remove_staged()
         return self._manifest, self._describe()
 
+    @property
+    def record(self) -> Record:
+        """What the version records of the computation."""
+        return self._record
+
+    @property
+    def staged_keys(self) -> list[str]:
+        """The files that earlier runs have staged."""
+        return self._staged.keys
+
+    def run_task(self, fragments: Sequence[DueFragment], staged_keys: Container[str]) -> ComputedTask:
+        """Compute and stage the rows of a task; those are not computed that were staged by earlier runs, or attempts.
+
+        Args:
+            fragments: The rows.
+            staged_keys: What earlier runs have staged.
+        """
+        prefix = data_key(f"{prefix_of(self.computation.name)}{self._tag}")
+        self._staged = find_staged(
+            self.snapshot, self.computation, lambda key: key in staged_keys or key.startswith(prefix)
+        )
+        self._compute(fragments)
+        self.lease.check()
+        self._results.stage()
+        return ComputedTask(
+            num_rows={due.fragment.id: len(due.offsets) for due in fragments}, places=self._results.export(),
+            ids=np.concatenate([np.zeros(0, np.uint64), *self._ids]), failed=self._failed, equal=self._equal,
+            unequal=self._unequal, counts=self._counts + self._reasons,
+        )  # fmt: skip
+
+    @property
+    def _tag(self) -> str:
+        """A part of the names of staged files, by which those of this run are known, or of this task."""
+        return f"{self.lease.owner[:8]}-{'' if self.task is None else f'{self.task}-'}"
+
     def _compute(self, fragments: Sequence[DueFragment]) -> None:
         """Call the function on all rows that are due, and stage and commit at the asked pace."""
-        total, begun = sum(self._left.values()), time.monotonic()
+        self._left = {due.fragment.id: len(due.offsets) for due in fragments}
+        self._results = Results(self.snapshot, self.computation, find_shared_version(self.snapshot), self._tag)
+        self._used = np.zeros(len(self._staged.ids), np.bool_)
+        total = self._total = sum(self._left.values())
+        self._begun = time.monotonic()
         stage, visible = _Timer(self.pace.commit_every), _Timer(self.pace.visible_every)
-        with open_caller(self.calls) as caller:
+        for _ in self._call_here(fragments) if self.executor is None else self._call_elsewhere(fragments):
+            done = total - sum(self._left.values())
+            if stage.is_over(done):
+                self.lease.check()
+                self._results.stage()
+            if visible.is_over(done) and self._ended:
+                self._commit(settled=0)
+            self.report_progress()
+
+    def report_progress(self, num_rows: int = 0) -> None:
+        """Report the progress, with a number of rows that are done elsewhere."""
+        if self.progress is not None:
+            self.progress(
+                ComputeProgress(
+                    rows_due=self._total, rows_done=self._total - sum(self._left.values()) + num_rows,
+                    rows_failed=self._counts["failed"], calls=self._counts["calls"],
+                    seconds=time.monotonic() - self._begun,
+                )
+            )  # fmt: skip
+
+    def _call_here(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
+        """Call the function on all rows that are due."""
+        is_own = self.task is None
+        opened = open_caller(self.calls) if is_own else nullcontext(share_caller(self.lease.owner, self.calls))
+        with opened as caller:
+            before = caller.num_calls
             for segments, result in caller.in_order(self._each_batch(fragments)):
                 self._add(segments, result)
-                self._counts["calls"] = caller.num_calls
-                done = total - sum(self._left.values())
-                if stage.is_over(done):
-                    self.lease.check()
-                    self._results.stage()
-                if visible.is_over(done) and self._ended:
-                    self._commit(settled=0)
-                if self.progress is not None:
-                    seconds = time.monotonic() - begun
-                    self.progress(
-                        ComputeProgress(
-                            rows_due=total, rows_done=done, rows_failed=self._counts["failed"],
-                            calls=caller.num_calls, seconds=seconds,
-                        )
-                    )  # fmt: skip
+                self._counts["calls"] = caller.num_calls - before
+                yield
+
+    def _call_elsewhere(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
+        """Add what other processes have computed and staged."""
+        assert self.executor is not None
+        for task in self.executor(self, fragments):
+            self._results.add_staged(task.places)
+            for _, key, numbers in (piece for pieces in task.places.values() for piece in pieces):
+                if key in self._staged.keys:
+                    is_file = self._staged.files == self._staged.keys.index(key)
+                    self._used |= is_file & np.isin(self._staged.rows, numbers)
+            self._ids.append(task.ids)
+            self._failed.extend(task.failed)
+            self._first_error = self._first_error or next((row.error for row in task.failed), None)
+            self._equal |= task.equal
+            self._unequal |= task.unequal
+            self._reasons["inputs changed"] += task.counts.pop("inputs changed", 0)
+            self._counts.update(task.counts)
+            for fragment_id, num_rows in task.num_rows.items():
+                self._finish(fragment_id, num_rows)
+            yield
 
     def _each_batch(self, fragments: Iterable[DueFragment]) -> Iterator[tuple[list[_BatchRows], pa.RecordBatch]]:
         """Yield batches of inputs, also of several fragments, each with its rows."""
@@ -365,8 +472,8 @@ class Run:
         for number, key in enumerate(self._staged.keys):
             if self.where is None or self._used[self._staged.files == number].all():
                 store.delete(key)
-        for key in self._results.staged_keys:
-            store.delete(key)
+        for meta in store.list(data_key(f"{prefix_of(self.computation.name)}{self._tag}")):
+            store.delete(meta.key)
 
     def _describe(self) -> ComputeResult:
         counts = self._counts
