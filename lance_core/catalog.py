@@ -35,6 +35,7 @@ from lance_core.verbs.inspect.listing import (
 __all__ = [
     "DELIMITER",
     "MANIFEST_TABLE",
+    "SUFFIX",
     "Listing",
     "Namespace",
     "declare",

@@ -189,13 +189,18 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def tables(self) -> list[str]:
         """The tables in folders of the root, as "schema/table" in ascending order.
 
-        Outputs of ops and the log of maintenance are left out.
+        Those of the root of a namespace have the table's name alone. Outputs of ops and the log of maintenance are left
+        out.
         """
         from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
 
         options, namespace = self.table_root.options, dict(self.namespace) or None
         tables = find_tables(self.root_uri, storage_options=options, namespace=namespace)
-        return [table.name for table in tables if "/" in table.name and not table.path.startswith(RESERVED)]
+        return [
+            table.name
+            for table in tables
+            if ("/" in table.name or table.object_id is not None) and not table.path.startswith(RESERVED)
+        ]
 
 
 def _place_of(root: TableRoot) -> object:

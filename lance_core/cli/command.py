@@ -35,7 +35,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def command(
-    name: str, *, versioned: bool = True, argument: str | None = None, program: str = "lance", lists: bool = False
+    name: str,
+    *,
+    versioned: bool = True,
+    argument: str | None = None,
+    program: str = "lance",
+    lists: bool = False,
+    whole: bool = False,
 ) -> Callable[[F], click.Command]:
     """Make a function a command on a table, or on a root of tables.
 
@@ -49,6 +55,7 @@ def command(
         program: Name of the program, which stands in front of error messages.
         lists: Whether the function gets the properties of the namespace, whose tables it lists; otherwise a namespace
             gives the URI and the storage options of the table.
+        whole: Whether the URI can be left out beside a namespace, for all its tables; it is then empty.
     """
     opens, versioned = argument is None, versioned and argument is None
 
@@ -57,6 +64,8 @@ def command(
         def wrapped(
             table: str, storage_option: tuple[str, ...], as_json: bool, namespace: str | None, **arguments: Any
         ) -> None:
+            if not table and namespace is None:
+                raise click.UsageError(f"{argument or 'TABLE'} is missing")
             output = CommandOutput(as_json)
             chosen = arguments.pop("at_version", None)
             options = dict(_key_value(item) for item in storage_option)
@@ -65,7 +74,7 @@ def command(
                 if lists:
                     arguments["namespace"] = properties
                 elif properties is not None:
-                    table, vended = Namespace(properties).describe(table.split("/"))
+                    table, vended = Namespace(properties).describe(Namespace.parse_id(table))
                     options |= vended
                 if opens:
                     opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
@@ -93,7 +102,7 @@ def command(
             help='Properties of a namespace, as JSON: {"impl": "rest", "uri": ...}. A table is then named by its id, '
             "such as shop/orders.",
         )(final)
-        final = click.argument("table", metavar=argument)(final)
+        final = click.argument("table", metavar=argument, required=not whole, default="" if whole else None)(final)
         return click.command(name)(final)
 
     return decorate

@@ -138,7 +138,7 @@ def _maintain_namespace(
     if split_uri(name_or_root)[0] or Path(name_or_root).is_absolute():
         lake = {**lake, "namespace": namespace}
         return maintain_lake(name_or_root, policy, storage_options=storage_options, **limits, **lake)
-    location, vended = Namespace(namespace).describe(name_or_root.strip("/").split("/"))
+    location, vended = Namespace(namespace).describe(Namespace.parse_id(name_or_root))
     if choices := [name for name, value in lake.items() if value]:
         raise InvalidInputError(
             f"{', '.join(choices)} choose among the tables of a root, and {name_or_root} is a table"

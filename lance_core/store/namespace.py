@@ -84,6 +84,11 @@ class Namespace:
         for name in self._list("list_namespaces", "ListNamespacesRequest", "namespaces", above):
             yield from self.list_ids((*above, name))
 
+    @staticmethod
+    def parse_id(name: str) -> list[str]:
+        """The parts of an id from its name, in which slashes join them."""
+        return [part.replace("%2F", "/") for part in name.strip("/").split("/")]
+
     def describe(self, table_id: Sequence[str]) -> tuple[str, dict[str, str]]:
         """The location and the storage options of a table.
 
@@ -249,6 +254,7 @@ def current_options(options: StorageOptions) -> StorageOptions:
 
     Raises:
         StoreError: The options have ended, and the namespace gives no others.
+        UnsupportedError: The namespace keeps the versions of the table itself by now.
     """
     reference = options.get(NAMESPACE_TABLE)
     if reference is None:
@@ -261,6 +267,8 @@ def current_options(options: StorageOptions) -> StorageOptions:
         client = _clients[source["client"]] if "client" in source else source["namespace"]
         try:
             _, fresh = Namespace(client).describe(source["id"])
+        except UnsupportedError:  # the namespace keeps the versions itself from now on
+            raise
         except LanceError as error:
             if now >= end:
                 raise StoreError(

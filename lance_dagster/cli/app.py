@@ -36,18 +36,24 @@ def run() -> None:
     cli()
 
 
-def _command(name: str, argument: str) -> Callable[[F], click.Command]:
-    """Make a command on a root or table from a function of its URI, its storage options, the output and the options."""
+def _command(name: str, argument: str, *, lists: bool = False) -> Callable[[F], click.Command]:
+    """Make a command on a root or table from a function of its URI, its storage options, the output and the options.
+
+    Args:
+        name: Name of the command.
+        argument: The name of the URI.
+        lists: Whether the function gets the properties of a namespace, whose tables it looks at.
+    """
 
     def decorate(function: F) -> click.Command:
-        result = command(name, argument=argument, program="lance-dagster")(function)
+        result = command(name, argument=argument, program="lance-dagster", lists=lists, whole=lists)(function)
         cli.add_command(result)
         return result
 
     return decorate
 
 
-@_command("lineage", "ROOT_OR_TABLE")
+@_command("lineage", "[ROOT_OR_TABLE]", lists=True)
 @click.option("--run", "run_id", metavar="ID", help="Only versions of this run; a unique prefix of its id is enough.")
 @click.option("--version", "version", type=int, metavar="N", help="Only this version.")
 @click.option("--asset", metavar="KEY", help="Only versions of this asset, such as nyc/flights.")
@@ -55,6 +61,7 @@ def lineage_command(
     uri: str,
     options: Mapping[str, str] | None,
     output: CommandOutput,
+    namespace: Mapping[str, str] | None,
     run_id: str | None,
     version: int | None,
     asset: str | None,
@@ -62,7 +69,7 @@ def lineage_command(
     """List the versions of tables with the runs that made them, and the inputs of these runs."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset cannot be combined")
-    tables = find_tables(uri, options)
+    tables = find_tables(uri, options, namespace)
     if run_id is not None:
         run_id = _run_or_itself(tables, run_id, uri)
     facts = lineage(tables, run_id=run_id, version=version, asset=asset)
@@ -82,7 +89,7 @@ def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, label: st
         return run_id
 
 
-@_command("undo", "ROOT_OR_TABLE")
+@_command("undo", "[ROOT_OR_TABLE]", lists=True)
 @click.option(
     "--run", "run_id", metavar="ID", required=True, help="The run to undo; a unique prefix of its id is enough."
 )
@@ -95,6 +102,7 @@ def undo_command(
     uri: str,
     options: Mapping[str, str] | None,
     output: CommandOutput,
+    namespace: Mapping[str, str] | None,
     run_id: str,
     dry_run: bool,
     yes: bool,
@@ -109,7 +117,7 @@ def undo_command(
     if report and dry_run:
         raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:
-        tables = find_tables(uri, options)
+        tables = find_tables(uri, options, namespace)
         full_run_id = find_run(tables, run_id, label=uri)
         plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
         rows = []
@@ -117,10 +125,10 @@ def undo_command(
             version = None if dry_run else plan.commit(options)
             rows.append(_describe_undo(plan, version))
             if instance is not None and version is not None:
-                report_undo_of(instance, uri, plan, version)
+                report_undo_of(instance, uri, namespace, plan, version)
         for branch in before:
             if instance is not None:
-                report_undo_before(instance, uri, branch, full_run_id)
+                report_undo_before(instance, uri, namespace, branch, full_run_id)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
     output.rows(rows if output.as_json else [_format_undo_for_people(row) for row in rows], columns)
 
@@ -151,10 +159,12 @@ def _plan_undos(
     return plans, before
 
 
-@_command("tables", "ROOT")
-def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandOutput) -> None:
-    """List the tables below a root."""
-    rows = [_describe_table(table) for table in find_tables(uri, options)]
+@_command("tables", "[ROOT]", lists=True)
+def tables_command(
+    uri: str, options: Mapping[str, str] | None, output: CommandOutput, namespace: Mapping[str, str] | None
+) -> None:
+    """List the tables below a root, or those of a namespace."""
+    rows = [_describe_table(table) for table in find_tables(uri, options, namespace)]
     if not output.as_json:
         rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]
     output.rows(

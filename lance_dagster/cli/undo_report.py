@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,27 +39,39 @@ def reporting_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def report_undo_of(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
+def report_undo_of(
+    instance: dg.DagsterInstance, root: str, namespace: Mapping[str, str] | None, plan: Undo, version: int
+) -> None:
     """Report a table after an undo that was just committed, for each asset that the undone commits name."""
     from lance_dagster.undo.events import report_undo  # noqa: PLC0415 - imports Dagster
 
     for asset in plan.assets:
-        _report(instance, root, report_undo(instance, _ref(asset), plan, version))
+        _report(instance, root, namespace, report_undo(instance, _ref(asset), plan, version))
 
 
-def report_undo_before(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
+def report_undo_before(
+    instance: dg.DagsterInstance,
+    root: str,
+    namespace: Mapping[str, str] | None,
+    branch: lance_core.LanceDataset,
+    run_id: str,
+) -> None:
     """Report a table after an earlier undo, unless Dagster has recorded it."""
     from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - imports Dagster
     from lance_dagster.undo.events import report_earlier_undo  # noqa: PLC0415 - imports Dagster
 
     for asset in sorted({name for commit in versions_of_run(branch, run_id) for name in commit.assets}):
-        _report(instance, root, report_earlier_undo(instance, _ref(asset), branch, run_id))
+        _report(instance, root, namespace, report_earlier_undo(instance, _ref(asset), branch, run_id))
 
 
-def _report(instance: dg.DagsterInstance, root: str, report: TableReport | None) -> None:
+def _report(
+    instance: dg.DagsterInstance, root: str, namespace: Mapping[str, str] | None, report: TableReport | None
+) -> None:
     from lance_dagster.events.reporting import build_materializations  # noqa: PLC0415 - imports Dagster
 
-    for event in [] if report is None else build_materializations(report, _location(root, report.dataset)):
+    if report is None:
+        return
+    for event in build_materializations(report, _location(root, namespace, report.dataset)):
         instance.report_runless_asset_event(event)
 
 
@@ -71,12 +83,12 @@ def _ref(asset: str) -> TableRef:
     return TableRef(key=dg.AssetKey.from_user_string(asset))
 
 
-def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
-    """The location of a table, whose schema and name are the folders below the root."""
+def _location(root: str, namespace: Mapping[str, str] | None, dataset: lance_core.LanceDataset) -> TableLocation:
+    """The location of a table, whose schema and name are the folders below the root, or its id in a namespace."""
     from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
     from lance_dagster.tables.namespaces import name_below  # noqa: PLC0415 - imports Dagster
 
     uri, root = dataset.root_uri, lance_core.canonical_uri(root)
-    below = None if uri == root else name_below(root, uri, dataset.snapshot.options)
-    schema, _, table = (below or "/".join(uri.split("/")[-2:])).removesuffix(".lance").rpartition("/")
+    below = None if uri == root else name_below(root, uri, dataset.snapshot.options, namespace)
+    schema, _, table = (below or "/".join(uri.split("/")[-2:]).removesuffix(".lance")).rpartition("/")
     return TableLocation(uri=uri, schema=schema, table=table)

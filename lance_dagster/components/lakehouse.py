@@ -167,7 +167,7 @@ class LanceLakehouseComponent(ListingComponent):
         listed = f"the namespace of {self.io_manager_key}" if self.namespace else self.root_uri
         return listed if self.health_checks or self.external_assets else None
 
-    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+    def build_defs_from_state(self, context: dg.ComponentLoadContext | None, state_path: Path | None) -> dg.Definitions:
         """The IO manager, and the definitions that `tables`, `maintenance` and `branching` ask for.
 
         Only `health_checks` and `external_assets` need the list of the tables below the root.

@@ -56,7 +56,7 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
         """The URI of the root whose tables are listed, or what its namespace is called; None if none are."""
 
     @abstractmethod
-    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+    def build_defs_from_state(self, context: dg.ComponentLoadContext | None, state_path: Path | None) -> dg.Definitions:
         """The definitions, by the list of tables in a file; None lists them now."""
 
     @property
@@ -70,12 +70,13 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
 
         root = self.listed_root
         options, namespace = resolved_options(self.storage_options), dict(self.namespace) or None
-        tables = find_chosen_tables(root, (), (), options, namespace) if root else []
+        listed = find_chosen_tables(root, (), (), options, namespace) if root else []
+        tables = [table for table in listed if table.problem is None]
         state_path.write_text(json.dumps([{name: getattr(table, name) for name in _FIELDS} for table in tables]))
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions, by the list of tables in the component's state."""
-        if HAS_STATE and self.listed_root is not None:
+    def build_defs(self, context: dg.ComponentLoadContext | None) -> dg.Definitions:
+        """The definitions, by the list of tables in the component's state; without a context they are listed now."""
+        if HAS_STATE and self.listed_root is not None and context is not None:
             return super().build_defs(context)
         return self.build_defs_from_state(context, None)
 

@@ -98,7 +98,7 @@ class LanceMaintenanceComponent(ListingComponent):
         listed = f"the namespace of {self.maintenance.job_name}" if self.namespace else self.root
         return listed if isinstance(listed, str) and (self.health_checks or self.external_assets) else None
 
-    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+    def build_defs_from_state(self, context: dg.ComponentLoadContext | None, state_path: Path | None) -> dg.Definitions:
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
         names = ("root", "include", "exclude", "policies", "namespace")

@@ -50,6 +50,7 @@ class LakeTable:
         is_declared: Whether the code location has an asset for the table.
         own_options: The storage options that a namespace gives for the table; None for those of the root.
         names: The path, and those of the table's further ids: globs and policies can use any of them.
+        problem: Why the table cannot be opened; None if it can.
     """
 
     ref: TableRef
@@ -59,6 +60,7 @@ class LakeTable:
     is_declared: bool = False
     own_options: Mapping[str, str] | None = field(default=None, repr=False)
     names: tuple[str, ...]
+    problem: str | None = None
 
     @property
     def latest(self) -> int | None:
@@ -66,10 +68,16 @@ class LakeTable:
         return self.versions[-1] if self.versions else None
 
     def open(self, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
-        """The table at the newest version in the listing, else at its newest version; None if it was dropped."""
-        import lance_core  # noqa: PLC0415 - code locations load without it
-        from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
+        """The table at the newest version in the listing, else at its newest version; None if it was dropped.
 
+        Raises:
+            StoreError: The namespace gives no usable location of the table.
+        """
+        import lance_core  # noqa: PLC0415 - code locations load without it
+        from lance_core.errors import DatasetNotFoundError, StoreError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
+
+        if self.problem is not None:
+            raise StoreError(self.problem)
         storage_options = dict(self.own_options or options or {}) or None
         if self.latest is not None:
             try:
@@ -120,22 +128,28 @@ class Lake:
             root: The root of the IO manager.
             refs: The assets of tables, whose definitions take precedence over those of the code location.
             context: The context of the run or tick, which has the assets of the code location; or None.
-            with_manifest: Whether the manifest table of a directory namespace is one of them.
+            with_manifest: Whether the manifest table of a directory namespace is one of them, and tables that cannot be
+                opened are, which the log names otherwise.
         """
         from lance_core.catalog import MANIFEST_TABLE  # noqa: PLC0415 - code locations load without it
 
         place = self.place(root)
         declared = _locate_assets(root, [*(() if context is None else known_refs(context)), *refs])
-        declared_names = {ref.name for ref in declared.values()}
+        names_in_use = {ref.name for ref in declared.values()}
         lake_tables = []
         for table in self._list_tables(place):
             path = table.name
             if path == MANIFEST_TABLE and not with_manifest:
                 continue
-            ref = declared.get(_canonical(table.uri))
-            named = ref or TableRef(
-                key=dg.AssetKey((table.path if path in declared_names else path).split("/")), metadata={}
-            )
+            if table.problem is not None and not with_manifest:
+                _log.warning("%s is left out: %s", path, table.problem)
+                continue
+            ref = None if table.problem is not None else declared.get(_canonical(table.uri))
+            name = path
+            while ref is None and name in names_in_use:
+                name += SUFFIX
+            named = ref or TableRef(key=dg.AssetKey(name.split("/")), metadata={})
+            names_in_use.add(named.name)
             lake_tables.append(
                 LakeTable(
                     ref=named,
@@ -145,6 +159,7 @@ class Lake:
                     versions=table.versions,
                     is_declared=ref is not None,
                     own_options=table.storage_options if place.namespace else None,
+                    problem=table.problem,
                 )
             )
         return lake_tables
@@ -162,7 +177,7 @@ class Lake:
                 path=entry["path"],
                 uri=entry["uri"],
                 other_paths=tuple(entry.get("other_paths", ())),
-                storage_options=_options_when_opened(place, entry["path"]) if place.namespace else None,
+                storage_options=_options_when_opened(place, entry) if place.namespace else None,
             )
             for entry in self.listing
         )
@@ -206,11 +221,12 @@ class Lake:
         return path_policy
 
 
-def _options_when_opened(place: TableRoot, path: str) -> dict[str, str]:
+def _options_when_opened(place: TableRoot, entry: Mapping[str, Any]) -> dict[str, str]:
     """The options of a table of a namespace, which gives its own ones when the table is opened."""
     from lance_core.catalog import Namespace  # noqa: PLC0415 - code locations load without it
 
-    return {**place.storage_options, **Namespace(place.namespace).options_of(path.split("/"))}
+    table_id = Namespace.parse_id(entry["path"].removesuffix(SUFFIX))
+    return {**place.storage_options, **Namespace(place.namespace).options_of(table_id)}
 
 
 def make_lake(

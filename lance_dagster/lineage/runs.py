@@ -17,12 +17,26 @@ _AHEAD: Final = 32
 """The number of versions that are read at once, because all of them are needed."""
 
 
-def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -> list[lance_core.LanceDataset]:
+def find_tables(
+    root_or_table: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, str] | None = None
+) -> list[lance_core.LanceDataset]:
     """The table at a URI, or all tables below it, except for outputs of ops and the log of maintenance.
+
+    Args:
+        root_or_table: The URI; of a namespace the id of a table, or a prefix of ids; empty for all tables.
+        storage_options: The options by which the storage is reached.
+        namespace: The properties of a namespace of others, whose tables are looked at; None for none.
 
     Raises:
         DatasetNotFoundError: There is no table at the URI or below it.
     """
+    if namespace is not None:
+        name = root_or_table.strip("/")
+        listed = find_tables_below(storage_options=storage_options, namespace=namespace)
+        chosen = [table for table in listed if not name or any(f"{n}/".startswith(f"{name}/") for n in table.names)]
+        if not chosen:
+            raise DatasetNotFoundError(f"the namespace has no table {name or 'with a version'}, and none below it")
+        return [lance_core.dataset(table.uri, storage_options=table.storage_options) for table in chosen]
     try:
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
     except DatasetNotFoundError:

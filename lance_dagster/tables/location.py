@@ -6,6 +6,7 @@
     nyc/flights               {root_uri}/nyc/flights.lance
     team1/events/daily        {root_uri}/team1/events/daily.lance
 
+In a namespace, the key `events` is the id `events` of its root.
 The whole key is the path, so that assets with different keys have different tables. The last part of the key is the
 table, unless the metadata entry `table` replaces it. The parts before it are the schema, unless the metadata entry
 `schema` or, without one, the IO manager's argument `schema` replaces them.
@@ -70,6 +71,7 @@ class TableLocation:
         own_options: Storage options of a table that others write, which replace the IO manager's; None for the IO
             manager's.
         path: The path relative to the root; None for a table that others write.
+        object_id: Its id in a namespace, the parts joined by slashes.
         unlisted_id: The id by which the manifest table of the root should list the table, and does not yet.
     """
 
@@ -79,6 +81,7 @@ class TableLocation:
     branch: str | None = None
     own_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     path: str | None = None
+    object_id: str = ""
     unlisted_id: str | None = None
 
     def options(self, usual: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -88,7 +91,7 @@ class TableLocation:
     @property
     def name(self) -> str:
         """`schema.table`, as Dagster's `dagster/table_name` shows it; dots join the parts of a nested schema."""
-        return f"{self.schema.replace('/', '.')}.{self.table}"
+        return f"{self.schema.replace('/', '.')}.{self.table}".removeprefix(".")
 
 
 def checked_root(root_uri: Any) -> Any:
@@ -155,8 +158,10 @@ def locate_table(
         return _locate_named(root_uri, asset_key, metadata, default_schema=default_schema)
     path = asset_key.path
     named = _string(metadata, "schema") or default_schema
-    folders = [named] if named else path[:-1] or [_DEFAULT_SCHEMA]
-    schema, table = "/".join(folders), _string(metadata, "table") or path[-1]
+    folders, table = [named] if named else path[:-1], _string(metadata, "table") or path[-1]
+    object_id = "/".join((*folders, table))
+    folders = folders or ([] if root_uri == NO_LOCATION else [_DEFAULT_SCHEMA])
+    schema = "/".join(folders)
     elsewhere = _string(metadata, "lance/uri")
     if elsewhere is not None:
         reject_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
@@ -175,7 +180,7 @@ def locate_table(
                 'metadata "schema" or "table" with such a name.'
             )
     reserved_folders = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
-        [folders[0]] if folders[0] in _RESERVED_FOLDERS else []
+        folders[:1] if not _RESERVED_FOLDERS.keys().isdisjoint(folders[:1]) else []
     )
     if reserved_folders:
         reason = _RESERVED_FOLDERS.get(reserved_folders[0], "is the name of a table")
@@ -183,8 +188,9 @@ def locate_table(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {reserved_folders[0]!r}, "
             f'which {reason}. Give the asset the metadata "schema" with another folder'
         )
-    path = f"{schema}/{table}.lance"
-    return TableLocation(uri=below_root(root_uri, path), schema=schema, table=table, path=path)
+    path = "/".join((*folders, table)) + _SUFFIX
+    uri = below_root(root_uri, path)
+    return TableLocation(uri=uri, schema=schema, table=table, path=path, object_id=object_id)
 
 
 def _locate_named(

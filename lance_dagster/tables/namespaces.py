@@ -1,6 +1,7 @@
 """The tables of namespaces: a service, or the `__manifest` of the root, names the location of each table.
 
     shop/orders        row shop$orders of {root_uri}/__manifest
+                       of the key orders the row orders, or else public$orders, where a plain root has its table
                        else {root_uri}/shop/orders.lance, if that table exists, and no other row names it
                        else a new folder, which a write declares in the manifest table before its first version
 
@@ -57,28 +58,36 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
 
     if location.path is None:
         return location
-    object_id = catalog.DELIMITER.join((*location.schema.split("/"), location.table))
+    object_id = location.object_id.replace("/", catalog.DELIMITER)
     if root.namespace:
         try:
-            described = catalog.Namespace(root.namespace).describe(object_id.split(catalog.DELIMITER))
+            described = catalog.Namespace(root.namespace).describe(location.object_id.split("/"))
         except DatasetNotFoundError:
-            uri = NO_LOCATION + object_id.replace(catalog.DELIMITER, "/")
-            return replace(location, uri=uri, unlisted_id=object_id)
+            return replace(location, uri=NO_LOCATION + location.object_id, unlisted_id=object_id)
         return _at(location, described, root)
     current = read_listing(root) if listing is None else listing
     if not current.is_kept:
         return location
-    path = current.tables.get(object_id)
-    if path is not None:
-        return replace(location, uri=catalog.uri_below(root.root_uri, path))
-    is_taken = location.path in current.tables.values()
-    if is_taken or (listing is None and not catalog.has_table(location.uri, storage_options=root.options)):
-        path = catalog.free_location(object_id, current)
-        location = replace(location, path=path, uri=catalog.uri_below(root.root_uri, path))
-    return replace(location, unlisted_id=object_id)
+    id_of_folder = location.path.removesuffix(catalog.SUFFIX).replace("/", catalog.DELIMITER)
+    for listed_id in (object_id, id_of_folder):
+        if listed_id in current.tables:
+            return _named(location, listed_id, root, current.tables[listed_id])
+    is_there = location.path not in current.tables.values()
+    if is_there and (listing is None or object_id != id_of_folder):
+        is_there = catalog.has_table(location.uri, storage_options=root.options)
+    if is_there:
+        return replace(location, unlisted_id=id_of_folder)
+    return replace(_named(location, object_id, root, catalog.free_location(object_id, current)), unlisted_id=object_id)
 
 
-def follow_id(location: TableLocation, root: Root, table_name: str, listing: Listing | None) -> TableLocation:
+def _named(location: TableLocation, object_id: str, root: Root, path: str) -> TableLocation:
+    from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+
+    schema = "/".join(object_id.split(catalog.DELIMITER)[:-1])
+    return replace(location, schema=schema, path=path, uri=catalog.uri_below(root.root_uri, path))
+
+
+def follow_id(location: TableLocation, root: Root, name: str, listing: Listing | None) -> TableLocation:
     """The location that the manifest table of the root has now for the id of an external asset.
 
     The asset names the URI that the id had when the code location was loaded; others may have given the id to another
@@ -87,7 +96,7 @@ def follow_id(location: TableLocation, root: Root, table_name: str, listing: Lis
     Args:
         location: The location by the asset's `lance/uri`.
         root: The root.
-        table_name: The id, parts joined by dots, as `dagster/table_name` has it.
+        name: The id, parts joined by slashes.
         listing: What the manifest table lists; None to read it.
     """
     from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
@@ -96,11 +105,11 @@ def follow_id(location: TableLocation, root: Root, table_name: str, listing: Lis
     if root.namespace or not uri.startswith(folder):
         return location
     tables = (read_listing(root) if listing is None else listing).tables
-    path = tables.get(table_name.replace(".", catalog.DELIMITER))
+    path = tables.get(name.replace("/", catalog.DELIMITER))
     if path is not None:
         return replace(location, uri=catalog.uri_below(root.root_uri, path))
     is_renamed = any(canonical_uri(catalog.uri_below(root.root_uri, each)) == uri for each in tables.values())
-    return replace(location, uri=NO_LOCATION + table_name.replace(".", "/")) if is_renamed else location
+    return replace(location, uri=NO_LOCATION + name) if is_renamed else location
 
 
 def declare_location(location: TableLocation, root: Root) -> TableLocation:
@@ -157,10 +166,18 @@ def open_below(root: Root, uri: str, table_name: str) -> lance_core.LanceDataset
         return None
 
 
-def name_below(root_uri: str, table_uri: str, storage_options: Mapping[str, str] | None) -> str | None:
-    """The name of a table below a root, parts joined by slashes, by its canonical URI; None if it is not below it."""
+def name_below(
+    root_uri: str,
+    table_uri: str,
+    storage_options: Mapping[str, str] | None,
+    namespace: Mapping[str, str] | None = None,
+) -> str | None:
+    """The name of a table by its canonical URI, parts joined by slashes; None if neither root nor namespace has it."""
     from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
 
+    if namespace is not None:
+        return next((table.name for table in find_tables(namespace=namespace) if table.uri == table_uri), None)
     folder = canonical_uri(root_uri).rstrip("/") + "/"
     if not table_uri.startswith(folder):
         return None

@@ -132,7 +132,7 @@ class TableRoot:
         name = plain_metadata((metadata or {}).get("dagster/table_name"))
         is_external = location.path is None and name == ".".join(key.path)
         if is_external and self.root_uri and not self.root_uri.startswith(NO_LOCATION):
-            return follow_id(location, self, ".".join(key.path), self.listing)
+            return follow_id(location, self, key.to_user_string(), self.listing)
         return resolve_location(location, self, self.listing)
 
     def with_listing(self) -> Self:

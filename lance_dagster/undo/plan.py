@@ -95,7 +95,7 @@ class Undo:
 
         Args:
             storage_options: The options by which incremental inputs of the run are reached, whose versions are tagged
-                again.
+                again; None for those of the table.
 
         Raises:
             RetryableConflictError: Another commit came between; nothing was changed.
@@ -125,7 +125,7 @@ class Undo:
         )
         undone = lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly)
         try:
-            hold_after_undo(undone, self.run_versions, storage_options)
+            hold_after_undo(undone, self.run_versions, storage_options or self.dataset.snapshot.options)
         except (LanceError, OSError) as error:  # the undo is committed
             _log.warning("%s: versions of its inputs could not be tagged: %s", self.dataset.uri, error)
         return undone.version

@@ -67,7 +67,7 @@ class CatalogTable:
         catalog: The catalog; None for a path that is below the root of no catalog.
         path: The path relative to the catalog's root; None without a catalog.
         is_named: Whether the table was found by a name, not by its path.
-        new_id: The id under which a table is listed once it exists; None for that of its path.
+        new_id: The id under which a table is listed once it exists; None for that of its path, or if it is listed.
     """
 
     uri: str
@@ -86,6 +86,13 @@ class CatalogTable:
         if self.new_id is not None:
             return self.new_id
         return self.path.removesuffix(_SUFFIX).replace("/", DELIMITER)
+
+    def declared(self) -> CatalogTable:
+        """This location, after a namespace of others has declared the table that it lacks, and so given its URI."""
+        if self.uri or self.catalog is None or self.new_id is None:
+            return self
+        path = self.new_id.split(DELIMITER)
+        return _described(self.catalog, path, Namespace(self.catalog.namespace).declare(path))
 
     def hides(self, dataset: LanceDataset) -> bool:
         """Whether a table at this location is hidden, because it was deregistered from its catalog."""
@@ -171,7 +178,7 @@ class TableFinder:
             raise InvalidInputError(f"{catalog.name}.{'.'.join(path)} could be any of {alike}: spell it exactly")
         if alike:
             return _described(catalog, alike[0], namespace.describe(alike[0]))
-        return CatalogTable(uri="", catalog=catalog, is_named=True)
+        return CatalogTable(uri="", catalog=catalog, is_named=True, new_id=DELIMITER.join(path))
 
     def _is_id(self, table_id: Sequence[str], path: Sequence[str]) -> bool:
         return self._is(DELIMITER.join(table_id), DELIMITER.join(path))
@@ -179,13 +186,14 @@ class TableFinder:
     def locate_new_table(self, name: TableName) -> tuple[CatalogTable, bool]:
         """The location of a table that a statement creates, and whether a table already exists there.
 
+        A table that a namespace of others does not have has no URI until `declared` is called.
+
         Raises:
             DatasetExistsError: The name is that of a namespace, or of a table that was deregistered.
         """
         location = self.locate(name)
-        if not location.uri and location.catalog is not None:
-            path = name.parts[1:]
-            location = _described(location.catalog, path, Namespace(location.catalog.namespace).declare(path))
+        if not location.uri:
+            return location, False
         if location.catalog is not None and location.listing_id in self._manifest(location.catalog).namespaces:
             raise DatasetExistsError(f"{name} is a namespace in the manifest table of {location.catalog.root}")
         if location.catalog is not None and location.path is not None and location.new_id is not None:
@@ -270,7 +278,7 @@ class TableFinder:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
         if catalog.namespace is not None:
             tables = find_tables(storage_options=catalog.storage_options, namespace=catalog.namespace)
-            return sorted(tuple(path.split("/")) for table in tables for path in (table.path, *table.other_paths))
+            return sorted(tuple(name.split("/")) for table in tables for name in table.names)
         names = {tuple(listed_id.split(DELIMITER)) for listed_id in self._manifest(catalog).tables}
         below = find_tables(catalog.root, storage_options=catalog.storage_options)
         names |= {tuple(table.name.split("/")) for table in below if table.object_id is None}

@@ -136,6 +136,7 @@ def run(context: Context, *, catalog: str, verb: str, table: Piece, pieces: Mapp
     new_location, exists = new_table(context, target.name)
     if exists:
         raise context.finder.exists_error(target.name, new_location)
+    new_location = new_location.declared()
     options = "target_storage_options" if verb == "deep_clone" else "storage_options"
     clone = function(new_location.uri, **supplied, **{options: new_location.storage_options})
     list_table(new_location, is_new=True)

@@ -4,16 +4,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+from lance.namespace import DirectoryNamespace
 
 import lance_core
 
 
 class Namespace:
-    """pylance's directory namespace, by ids that are joined by dots."""
+    """pylance's directory namespace, by ids that are joined by dots, or lists of their parts."""
 
     def __init__(self, root, **properties):
-        from lance.namespace import DirectoryNamespace
-
         self.root = root
         if "://" not in root:
             Path(root).mkdir(exist_ok=True)
@@ -24,7 +23,7 @@ class Namespace:
         import lance_namespace
 
         request = "".join(part.capitalize() for part in verb.split("_")) + "Request"
-        parts = name.split(".") if name else []
+        parts = name if isinstance(name, list) else name.split(".") if name else []
         return getattr(self.inner, verb)(getattr(lance_namespace, request)(id=parts, **more), *data)
 
     def create(self, name, value):
@@ -56,6 +55,20 @@ class Namespace:
     def listed(self):
         table = lance_core.dataset(f"{self.root}/__manifest", storage_options=self.options or None)
         return {row["object_id"]: row["location"] for row in table.to_table().to_pylist()}
+
+
+class FaultyNamespace(DirectoryNamespace):
+    """pylance's directory namespace, which gives the table `blank` no location, and manages the versions of `managed`."""
+
+    def __init__(self, root, **faults):
+        super().__init__(root=root, manifest_enabled="true")
+        self.faults = {tuple(name.split("/")): fault for fault, name in faults.items()}
+
+    def describe_table(self, request):
+        response = super().describe_table(request)
+        fault = self.faults.get(tuple(request.id))
+        changes = {"blank": {"location": ""}, "managed": {"managed_versioning": True}}
+        return response.model_copy(update=changes.get(fault, {}))
 
 
 @contextmanager

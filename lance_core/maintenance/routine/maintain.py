@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lance_core.arguments import checked
-from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError
+from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError, StoreError
 from lance_core.maintenance.routine.budget import fit_budget
 from lance_core.maintenance.routine.dry_run import foresee
 from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, find_tables_put_off, place_below
@@ -23,7 +23,7 @@ from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
 from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.inspect.tables import FoundTable, find_tables, find_with_manifest
+from lance_core.verbs.inspect.tables import FoundTable, find_in_namespace, find_with_manifest
 
 _logger = logging.getLogger(__name__)
 
@@ -182,6 +182,8 @@ def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None
 def _survey_listed_table(table: FoundTable, policy: MaintenancePolicy) -> MaintenanceReport:
     """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
     plan = MaintenancePlan(table=table.name, uri=table.uri, policy=policy)
+    if table.problem is not None:
+        return MaintenanceReport(plan=plan).failed("plan", StoreError(table.problem))
     try:
         dataset = Handle(plan.uri, storage_options=table.storage_options)
         return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name), lambda: None)
@@ -257,7 +259,7 @@ def find_chosen_tables(
         namespace: Properties of a namespace, whose tables are chosen in place of those below the root.
     """
     if namespace is not None:
-        tables = find_tables(storage_options=storage_options, namespace=namespace)
+        tables = find_in_namespace(namespace, storage_options)
     else:
         tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
     return [table for table in tables if not table.path.startswith(_RESERVED) and takes(table, include, exclude)]
@@ -270,11 +272,9 @@ def takes(table: FoundTable, include: Sequence[str], exclude: Sequence[str]) -> 
 
 
 def is_chosen(path: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether globs choose a table, by its path with or without the suffix; `*` also matches slashes."""
-    plain = path.removesuffix(SUFFIX)
+    """Whether globs choose a table, by its path without or with the suffix; `*` also matches slashes."""
     chosen, left_out = (
-        any(fnmatchcase(name, glob) for glob in globs for name in (plain, plain + SUFFIX))
-        for globs in (include, exclude)
+        any(fnmatchcase(name, glob) for glob in globs for name in (path, path + SUFFIX)) for globs in (include, exclude)
     )
     return (not include or chosen) and not left_out
 

@@ -21,7 +21,7 @@ from os import PathLike
 from typing import Any, Final
 
 from lance_core.arguments import checked
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError
 from lance_core.store import Namespace, ObjectStore, StorageOptions, canonical_uri, escaped_path, open_store, uri_below
 from lance_core.store.local import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
@@ -47,7 +47,7 @@ class FoundTable:
 
     Attributes:
         path: Its path relative to the root, such as "nyc/flights.lance"; of a table that a manifest table lists at
-            another location, the parts of its id, such as "nyc/flights".
+            another location, the parts of its id, such as "nyc/flights", with ".lance" if its id ends with that.
         uri: Its URI.
         object_id: Its id in the manifest table, such as "nyc$flights", the first of several; None if it is not listed
             there.
@@ -55,6 +55,7 @@ class FoundTable:
         storage_options: The options by which it is opened; None for none. They are secrets, and in no repr.
         versions: The numbers of its versions in ascending order, as the listing shows them; None where they are not
             listed with it: on a local disk, and where manifests are recorded elsewhere.
+        problem: Why the namespace gives no usable location of the table, whose URI cannot be opened; None if it does.
     """
 
     path: str
@@ -63,6 +64,7 @@ class FoundTable:
     other_paths: tuple[str, ...] = ()
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     versions: tuple[int, ...] | None = None
+    problem: str | None = None
 
     @property
     def name(self) -> str:
@@ -142,30 +144,34 @@ def find_tables(
         ['public/t.lance']
     """
     if namespace is not None:
-        return _find_in_namespace(Namespace(namespace), storage_options)
+        tables = find_in_namespace(namespace, storage_options)
+        for table in tables:
+            if table.problem is not None:
+                _logger.warning("%s is left out: %s", table.name, table.problem)
+        return [table for table in tables if table.problem is None]
     if root_uri is None:
         raise InvalidInputError("find_tables needs the root_uri of a folder, or the properties of a namespace")
     return [table for table in find_with_manifest(root_uri, storage_options) if not _is_manifest(table)]
 
 
-def _find_in_namespace(namespace: Namespace, storage_options: Mapping[str, str] | None) -> list[FoundTable]:
-    """The tables of a namespace of others that have a version; those that it cannot open are left out, and logged."""
-    tables: dict[str, FoundTable] = {}
+def find_in_namespace(properties: Mapping[str, Any], storage_options: Mapping[str, str] | None) -> list[FoundTable]:
+    """The tables of a namespace of others that have a version, and those of which it gives no usable location."""
+    namespace, tables = Namespace(properties), dict[str, FoundTable]()
     for table_id in sorted(namespace.list_ids()):
+        path, object_id = _path_of_parts(table_id), DELIMITER.join(table_id)
         try:
             location, vended = namespace.describe(table_id)
+            options = {**(storage_options or {}), **vended} or None
+            uri = canonical_uri(location)
+            if uri in tables:
+                tables[uri] = replace(tables[uri], other_paths=(*tables[uri].other_paths, path))
+            elif any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
+                tables[uri] = FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options)
         except DatasetNotFoundError:  # dropped meanwhile
             continue
-        except UnsupportedError as error:
-            _logger.warning("%s is left out: %s", ".".join(table_id), error)
-            continue
-        options = {**(storage_options or {}), **vended} or None
-        path, uri = "/".join(table_id), canonical_uri(location)
-        if uri in tables:
-            tables[uri] = replace(tables[uri], other_paths=(*tables[uri].other_paths, path))
-        elif any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
-            object_id = DELIMITER.join(table_id)
-            tables[uri] = FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options)
+        except LanceError as error:
+            next(namespace.list_ids(), None)  # where it does not answer at all, there is no point in asking for others
+            tables[path] = FoundTable(path=path, uri=f"namespace:/{path}", object_id=object_id, problem=str(error))
     return sorted(tables.values(), key=lambda table: table.path)
 
 
@@ -234,7 +240,13 @@ def _path_of_id(object_id: str, location: str, plain_path: str) -> str:
     """The path of a table by an id: that of its folder, if the id names the folder, else the parts of the id."""
     if location == object_id.replace(DELIMITER, "/") + SUFFIX:
         return plain_path
-    return "/".join(part.replace("/", "%2F") for part in object_id.split(DELIMITER))
+    return _path_of_parts(object_id.split(DELIMITER))
+
+
+def _path_of_parts(parts: Iterable[str]) -> str:
+    """The path of an id, whose name is the id: that of `x.lance` is not that of `x`."""
+    path = "/".join(part.replace("/", "%2F") for part in parts)
+    return path + SUFFIX if path.endswith(SUFFIX) else path
 
 
 def _parse_numbers(keys: list[str]) -> tuple[int, ...] | None:

@@ -1,5 +1,6 @@
 """Namespaces of others under Dagster: the service locates the tables of assets, the root has the log and outputs of ops."""
 
+import json
 from pathlib import Path
 
 import dagster as dg
@@ -9,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError
+from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError
 from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
@@ -24,6 +25,7 @@ from lance_dagster import (
 from tests.interop.namespaces import Namespace, rest_service
 from tests.lance_dagster.lake import QUIET, errors
 from tests.lance_dagster.tables.test_directory_namespaces import days, location_of, orders, sums_of_orders
+from tests.support.undo_command import command
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_assets_are_where_the_service_says(lake, spaces, service, monkeypatch):
 def test_the_resource_asks_the_service(lake, spaces, service):
     lake.run(orders, namespace=service)
     tables = LanceTableResource(root_uri=lake.root, namespace=service)
-    assert tables.tables() == ["shop/orders"]
+    assert tables.tables() == ["shop/orders", "top"]
     assert tables.uri("shop/orders") == location_of(spaces, "shop.orders")
     assert tables.open("shop/orders").count_rows() == 2
 
@@ -188,7 +190,7 @@ class TestWithoutARoot:
         self.run(lake, orders, namespace=service, branching=BranchPolicy.env("LAKE_BRANCH"))
         assert list(lance_core.dataset(location_of(spaces, "shop.orders")).branches.list()) == ["dev"]
         tables = LanceTableResource(namespace=service)
-        assert tables.tables() == ["shop/days", "shop/eu/sums", "shop/orders"]
+        assert tables.tables() == ["shop/days", "shop/eu/sums", "shop/orders", "top"]
         assert tables.open("shop/orders").count_rows() == 2
         with pytest.raises(DatasetNotFoundError, match="the namespace has no table shop/none: materialize its asset"):
             tables.uri("shop/none")
@@ -291,3 +293,58 @@ def test_a_folder_below_the_root_is_no_table_of_the_service(lake, spaces, servic
     result = lake.run(orders, sums_of_orders, select=[sums_of_orders], namespace=service, fails=True)
     assert "has no table at namespace:/shop/orders" in errors(result)
     assert LanceTableResource(root_uri=lake.root).open("shop/orders").count_rows() == 2
+
+
+@pytest.mark.parametrize("fault", ["blank", "managed"])
+def test_a_table_that_the_namespace_keeps_to_itself_fails_alone_and_by_name(lake, spaces, fault, caplog):
+    spaces.call("create_namespace", "shop")
+    for name in ("shop.first", "shop.items"):
+        for number in range(7):
+            spaces.append(lance, name, number) if number else spaces.create(name, number)
+    faulty = {"impl": "tests.interop.namespaces.FaultyNamespace", "root": spaces.root, fault: "shop/first"}
+    says = {"blank": "gives no location of shop.first", "managed": "keeps the versions of shop.first itself"}[fault]
+    job = build_maintenance_job(root=lake.root, namespace=faulty)
+    resources = {"io_manager": lake.manager()}
+    result = job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET, raise_on_error=False)
+    assert "maintenance of 1 tables failed: shop/first: plan: " in errors(result)
+    assert says in errors(result)
+    counts = {name: len(lance.dataset(location_of(spaces, name)).get_fragments()) for name in spaces.walk()}
+    assert counts == {"shop.first": 7, "shop.items": 1, "top": 1}
+    with pytest.raises(MaintenanceFailedError, match=f"of 1 of 3 tables failed: shop/first: plan: .*{says}"):
+        lance_core.maintenance.maintain_lake(lake.root, namespace=faulty)
+    job = build_maintenance_job(root=lake.root, namespace=faulty, exclude="shop/first")
+    assert job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET).success
+    assert [spec.key.to_user_string() for spec in lance_external_assets(namespace=faulty)] == ["shop/items", "top"]
+    assert "shop/first is left out: " in caplog.text
+    assert says in errors(lake.run(first, namespace=faulty, fails=True))
+
+
+@dg.asset(key=["shop", "first"])
+def first():
+    return pa.table({"a": [1]})
+
+
+def test_commands_look_at_the_tables_of_the_service(lake, spaces, service, tmp_path, monkeypatch):
+    lake.run(orders, sums_of_orders, namespace=service)
+    run = lake.run(orders, sums_of_orders, namespace=service).run_id
+    file = tmp_path / "service.json"
+    file.write_text(json.dumps(service))
+    sums = location_of(spaces, "shop.eu.sums")
+
+    def answer(name, *arguments):
+        return json.loads(command(name, *arguments, "--namespace", file, "--json"))
+
+    assert [row["asset"] for row in answer("tables")] == ["shop/eu/sums", "shop/orders", None]
+    assert [row["table"] for row in answer("tables", "shop/eu")] == [sums]
+    assert {row["asset"] for row in answer("lineage")} == {"shop/eu/sums", "shop/orders", None}
+    assert [row["table"] for row in answer("lineage", "shop/eu/sums")] == [sums, sums]
+    for arguments in (["none"], ["shop/or"]):
+        assert "the namespace has no table" in command("tables", *arguments, "--namespace", file, fails=1)
+    assert "ROOT] is missing" in command("tables", fails=2)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    (row,) = answer("undo", "shop/eu/sums", "--run", run[:8], "--yes", "--report")
+    assert (row["table"], row["version"], row["rows_after"]) == (sums, 3, 1)
+    assert {row["table"] for row in answer("undo", "--run", run, "--dry-run")} == {location_of(spaces, "shop.orders")}
+    with dg.DagsterInstance.get() as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey(["shop", "eu", "sums"]))
+    assert event.asset_materialization.metadata["dagster/table_name"].value == "shop.eu.sums"

@@ -15,6 +15,8 @@ from lance_core.errors import (
     DatasetNotFoundError,
     InvalidInputError,
     RetryableConflictError,
+    SchemaError,
+    UnsupportedError,
 )
 from tests.interop.namespaces import Namespace, rest_service
 
@@ -267,6 +269,20 @@ def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
         namespace.call("deregister_table", "sea.second")
         with pytest.raises(DatasetExistsError):
             run("CREATE TABLE far.sea.ships (a BIGINT)")
+        for wrong in (
+            "(a CHAR(3))",
+            "(a BIGINT) PARTITIONED BY (b)",
+            "AS SELECT 1 AS `a.b`",
+            "AS SELECT make_interval(1) AS a",
+        ):
+            with pytest.raises((SchemaError, UnsupportedError)):
+                run(f"CREATE TABLE far.sea.wrong {wrong}")
+            with pytest.raises((SchemaError, UnsupportedError)):
+                run(f"CREATE OR REPLACE TABLE far.sea.wrong {wrong}")
+        assert namespace.tables("sea") == ["ships"]
+        run("CALL far.system.shallow_clone('nyc.theirs', 'sea.clone')")
+        assert namespace.rows(lance, "sea.clone") == [7]
+        run("DROP TABLE far.sea.clone")
         run("DROP TABLE far.sea.ships")
         assert namespace.tables("sea") == []
         with pytest.raises(DatasetNotFoundError, match=r"no table far\.sea\.ships: the namespace of its catalog"):
