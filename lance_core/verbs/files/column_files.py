@@ -129,7 +129,12 @@ def patch_rows(
 
 
 def write_column_file(
-    snapshot: Snapshot, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: UncommittedFiles
+    snapshot: Snapshot,
+    fragment: Fragment,
+    schema: Schema,
+    tables: Iterable[pa.Table],
+    files: UncommittedFiles,
+    name: str | None = None,
 ) -> DataFile:
     """Write columns of a fragment into a new file.
 
@@ -139,12 +144,13 @@ def write_column_file(
         schema: The columns, with field ids.
         tables: Their values for all physical rows, in order.
         files: Takes note of the file.
+        name: Its name; None for any new one.
 
     Raises:
         InvalidInputError: There are more or fewer values than rows.
         SchemaError: The values do not fit the columns, or are new in a dictionary of version 0.1.
     """
-    name = new_data_file_name()
+    name = name or new_data_file_name()
     note_begun(data_key(name))
     version = FileVersion.from_string(snapshot.manifest.data_storage_version)
     writer = DataFileWriter(snapshot.store, data_key(name), schema, version=version)

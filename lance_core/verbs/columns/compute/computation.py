@@ -6,16 +6,19 @@
                           read      the version in which the inputs were read; on a branch the fork version
                           failed    whether the function failed on the row, whose cells are null then
     watermark `computed.<name>`
-                        {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11}
+                        {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11, "checked": [11, 40, [1]]}
                           settled   a version in which no row of the table was due; 0 for none
                           own       versions that changed no input: commits of cells, and those whose rows were compared
                           last      the version for which the newest commit of cells was made
+                          checked   a version, its highest fragment id, and the ids of the inputs: in fragments up to
+                                    there, files that have inputs and cells belong together (`input_files`)
 
 The cells and their record move together: with updates, compaction, promotion, restore and undo, by either library. The
 watermark only spares reads: without it all rows that changed since they were read are compared by their digests.
 
 Versions of a branch are not those of main, to which a promotion brings the cells: a branch records the fork version, up
-to which both have the same history, and leaves the watermark as it is.
+to which both have the same history, and leaves the watermark as it is. The commits of cells of a branch have a property
+`lance-dagster.computed.<name>`, the version for which they were computed.
 """
 
 from __future__ import annotations
@@ -23,21 +26,19 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit.history import find_transaction
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema.forms import schema_to_arrow
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig
 from lance_core.table.watermarks import PREFIX, WatermarkMove, watermarks
+from lance_core.verbs.columns.compute.input_files import find_shared_version, keeps_inputs, transactions_since
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.references import dataset_store, load_branch
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
 
@@ -48,7 +49,8 @@ _INPUTS_KEY: Final = b"lance-dagster.computed.inputs"
 
 STATE: Final = pa.struct([("code", pa.string()), ("inputs", pa.int64()), ("read", pa.int64()), ("failed", pa.bool_())])
 _UNKNOWN_CODE: Final = "unknown"
-_KEEPS_INPUTS: Final = (Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig)
+COMMIT_KEY: Final = "lance-dagster.computed."
+"""The beginning of the transaction property of a commit of cells on a branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,10 @@ class Computation:
     def state_name(self) -> str:
         """The column that records how the cells of each row were computed."""
         return _state_name(self.name)
+
+    def input_ids(self, manifest: Manifest) -> tuple[int, ...]:
+        """The ids of the fields of the inputs in a version, in order."""
+        return tuple(field.id for field, _ in manifest.schema.project(list(self.inputs)).walk())
 
     @property
     def output(self) -> pa.Schema:
@@ -179,22 +185,27 @@ class Record:
         code: The code version of the newest commit.
         settled: A version in which no row was due by `code`; 0 for none.
         own_versions: Versions that changed no input.
+        own_on_branch: Versions of the branch that changed no input; their cells may be by another code version.
         last: The version for which the newest commit of cells was made; None for none.
+        checked: A version, its highest fragment id, and the ids of the inputs, for which all fragments were checked.
         position: The watermark as it is stored; None for none.
     """
 
     code: str = ""
     settled: int = 0
     own_versions: frozenset[int] = frozenset()
+    own_on_branch: frozenset[int] = frozenset()
     last: int | None = None
+    checked: tuple[int, int, tuple[int, ...]] | None = None
     position: str | None = None
 
     @classmethod
     def read(cls, snapshot: Snapshot, name: str) -> Record:
         """The record in a version; the version of the newest commit is looked for in the history."""
         mark = watermarks(snapshot.manifest.config, f"computed.{name}").get("rows")
+        on_branch = frozenset(_find_own_of_branch(snapshot, name))
         if mark is None:
-            return cls()
+            return cls(own_on_branch=on_branch)
         stored = json.loads(mark.position)
         versions = {version for first, last in stored["own"] for version in range(first, last + 1)}
         versions |= _find_own(snapshot, name, mark.position, stored["last"])
@@ -202,11 +213,21 @@ class Record:
             code=stored["code"],
             settled=stored["settled"],
             own_versions=frozenset(versions),
+            own_on_branch=on_branch,
             last=stored["last"],
+            checked=None if stored["checked"] is None else (*stored["checked"][:2], tuple(stored["checked"][2])),
             position=mark.position,
         )
 
-    def after_commit(self, *, code: str, settled: int, version: int, compared: frozenset[int]) -> Record:
+    def after_commit(
+        self,
+        *,
+        code: str,
+        settled: int,
+        version: int,
+        compared: frozenset[int],
+        checked: tuple[int, int, tuple[int, ...]] | None,
+    ) -> Record:
         """The record after a commit of cells.
 
         Args:
@@ -214,11 +235,15 @@ class Record:
             settled: A version in which no row is due once the cells are committed; 0 for none.
             version: The version for which the cells were computed.
             compared: Versions that changed no input, as all their rows were compared.
+            checked: What is recorded as `checked`; None for what was.
         """
-        versions = self.own_versions | compared
-        stored = {"code": code, "settled": settled, "own": _to_ranges(versions), "last": version}
-        position = json.dumps(stored, separators=(",", ":"))
-        return replace(self, code=code, settled=settled, own_versions=versions, last=version, position=position)
+        record = replace(
+            self, code=code, settled=settled, own_versions=self.own_versions | compared, last=version,
+            checked=checked or self.checked,
+        )  # fmt: skip
+        ranges = _to_ranges(record.own_versions)
+        stored = {"code": code, "settled": settled, "own": ranges, "last": version, "checked": record.checked}
+        return replace(record, position=json.dumps(stored, separators=(",", ":")))
 
     def move_from(self, before: Record, name: str, by: str) -> dict[str, str]:
         """The transaction properties that record this in place of an earlier record."""
@@ -228,28 +253,30 @@ class Record:
         return WatermarkMove.properties([move])
 
 
-def find_shared_version(snapshot: Snapshot) -> int:
-    """The newest version up to which main has the same history: on main the version itself, else the fork version."""
-    version, branch = snapshot.manifest.version, snapshot.manifest.branch
-    root = dataset_store(snapshot.store, branch)
-    while branch is not None:
-        origin = load_branch(root, branch)
-        version, branch = origin.parent_version, origin.parent_branch
-    return version
-
-
 def _find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:
     """The version of the commit that moved the watermark here, if no other one since `last` may have set inputs."""
-    for version in range(last + 1, snapshot.manifest.version + 1):
-        transaction = find_transaction(snapshot.store, version)
+    for version, transaction in enumerate(transactions_since(snapshot, last), last + 1):
         if transaction is None:
             return set()
         moves = WatermarkMove.of({k: v for k, v in transaction.properties.items() if k == f"{PREFIX}computed.{name}"})
         if any(move.after == position for move in moves):
             return {version}
-        if not isinstance(transaction.operation, _KEEPS_INPUTS):
+        if not keeps_inputs(transaction):
             return set()
     return set()
+
+
+def _find_own_of_branch(snapshot: Snapshot, name: str) -> Iterator[int]:
+    """Yield the versions of commits of cells on a branch, before which no other one has set inputs meanwhile."""
+    if snapshot.manifest.branch is None:
+        return
+    fork = changing = find_shared_version(snapshot)
+    for version, transaction in enumerate(transactions_since(snapshot, fork), fork + 1):
+        computed_for = None if transaction is None else transaction.properties.get(f"{COMMIT_KEY}{name}")
+        if computed_for is not None and int(computed_for) >= changing:
+            yield version
+        elif not keeps_inputs(transaction):
+            changing = version
 
 
 def _to_ranges(versions: frozenset[int]) -> Sequence[list[int]]:

@@ -1,6 +1,7 @@
 """Find the rows whose cells are due: those that lack cells, or whose code or inputs have changed.
 
 fragment   all versions of its rows are settled or own, same code     nothing is read
+           its inputs may have been set otherwise (`input_files`)     all rows with cells are compared
 row        no record                                                  due: new
            another code version                                       due: code changed
            failed, and failed rows are asked for                      due: failed
@@ -10,8 +11,8 @@ row        no record                                                  due: new
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Container, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_versions, list_versions_of_rows
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
+from lance_core.verbs.columns.compute.input_files import ColumnFile, is_in_step, records_rows, transactions_since
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.conditions import to_condition
@@ -71,6 +73,32 @@ class DueFragment:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
+@dataclass(slots=True)
+class _Steps:
+    """Tells whether the cells of fragments belong to their inputs, unless the versions of rows say otherwise."""
+
+    snapshot: Snapshot
+    record: Record
+    state_ids: frozenset[int]
+    input_ids: tuple[int, ...]
+    partial: set[int]
+    _are_new_trusted: bool | None = field(default=None, init=False)
+
+    def has(self, fragment_id: int, files: Collection[ColumnFile]) -> bool:
+        """Whether they do in a fragment with these files."""
+        return is_in_step(files, self.state_ids, self.input_ids, lambda: self._is_trusted(fragment_id))
+
+    def _is_trusted(self, fragment_id: int) -> bool:
+        if self.record.checked is None:
+            return True
+        version, highest_id, input_ids = self.record.checked
+        if input_ids != self.input_ids or fragment_id <= highest_id:
+            return input_ids == self.input_ids
+        if self._are_new_trusted is None:
+            self._are_new_trusted = all(map(records_rows, transactions_since(self.snapshot, version)))
+        return self._are_new_trusted
+
+
 def find_due_rows(
     snapshot: Snapshot,
     computation: Computation,
@@ -79,6 +107,7 @@ def find_due_rows(
     *,
     retry_failed: bool,
     fragment_ids: Container[int] | None = None,
+    partial: set[int] | None = None,
 ) -> Iterator[DueFragment]:
     """Yield the rows that are due in each fragment that has such rows.
 
@@ -89,20 +118,25 @@ def find_due_rows(
         where: The rows that are looked at; None for all.
         retry_failed: Whether rows are due on which the function has failed.
         fragment_ids: The fragments that are looked at; None for all.
+        partial: Takes the fragments whose rows have to be compared, and of which not all rows are looked at.
     """
     everything, names = snapshot.manifest.fragments, set(computation.output.names)
     columns = Schema(fields=tuple(field for field in snapshot.manifest.schema.fields if field.name in names))
+    state = Schema(fields=tuple(field for field in columns.fields if field.name == computation.state_name))
+    input_ids = computation.input_ids(snapshot.manifest)
+    steps = _Steps(snapshot, record, frozenset(state.by_id()), input_ids, set() if partial is None else partial)
     is_skipping = len(columns.fields) == len(names) and record.code == computation.code_version and not retry_failed
     places = [
         place
         for place, message in enumerate(everything.messages())
-        if (fragment_ids is None or message.id in fragment_ids) and not (is_skipping and _is_settled(message, record))
+        if (fragment_ids is None or message.id in fragment_ids)
+        and not (is_skipping and _is_settled(message, record) and steps.has(message.id, message.files))
     ]
     fragments = everything if len(places) == len(everything) else [everything[place] for place in places]
     described = described_columns(snapshot.manifest)
     condition = None if where is None else to_condition(where, described or snapshot.manifest.schema)
     for fragment, rows in each_matching(snapshot, condition, described, fragments):
-        due = _judge(snapshot, fragment, columns, offsets_of(rows), computation, record, retry_failed)
+        due = _judge(snapshot, fragment, columns, offsets_of(rows), computation, steps, retry_failed)
         if due is not None:
             yield due
 
@@ -154,18 +188,21 @@ def _judge(
     columns: Schema,
     offsets: Offsets,
     computation: Computation,
-    record: Record,
+    steps: _Steps,
     retry_failed: bool,
 ) -> DueFragment | None:
     state = Schema(fields=tuple(field for field in columns.fields if field.name == computation.state_name))
     is_complete = len(columns.fields) == len(computation.output) and all(
         _is_stored(fragment, field) for field in columns.fields
     )
+    is_in_step = steps.has(fragment.id, fragment.files)
+    if not is_in_step and len(offsets) < len(live_offsets(snapshot, fragment)):
+        steps.partial.add(fragment.id)
     if not is_complete and any(_is_stored(fragment, field) for field in state.fields):
         # As a whole: the other rows have a record, by which they would not be due, and would lack the column.
         offsets = offsets_of(live_offsets(snapshot, fragment))
     none = np.zeros(len(offsets), np.bool_)
-    updated = _read_versions(fragment, offsets)
+    updated, record = _read_versions(fragment, offsets), steps.record
     if not is_complete:
         is_new, is_other, is_failed, compared = ~none, none, none, none
         digests = np.zeros(len(offsets), np.int64)
@@ -178,8 +215,8 @@ def _judge(
         is_other = ~is_new & np.asarray(pc.fill_null(pc.not_equal(codes, computation.code_version), True))
         is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
         changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
-        changed &= ~np.isin(updated, np.array(sorted(record.own_versions), np.uint64))
-        compared = changed & ~is_new & ~is_other & ~is_failed
+        changed &= ~np.isin(updated, np.array(sorted(record.own_versions | record.own_on_branch), np.uint64))
+        compared = (changed | (not is_in_step)) & ~is_new & ~is_other & ~is_failed
     chosen = is_new | is_other | is_failed | compared
     if not chosen.any():
         return None

@@ -23,14 +23,21 @@ from lance_core.commit.versions import identity_of
 from lance_core.errors import FailedRowsError, InvalidInputError
 from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_bytes
+from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import data_key
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.times import parse_duration
 from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller, share_caller
-from lance_core.verbs.columns.compute.computation import Computation, Record, find_shared_version
+from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
+from lance_core.verbs.columns.compute.input_files import (
+    find_shared_version,
+    keeps_inputs,
+    name_file,
+    transactions_since,
+)
 from lance_core.verbs.columns.compute.lease import Lease
 from lance_core.verbs.columns.compute.results import (
     ComputedRows,
@@ -228,6 +235,7 @@ class Run:
     _first_error: str | None = None
     _ids: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     _failed: list[FailedRow] = field(default_factory=list)
+    _partial: set[int] = field(default_factory=set)
 
     def run(self) -> tuple[Manifest, ComputeResult]:
         """Compute the cells that are due, and commit them."""
@@ -235,14 +243,17 @@ class Run:
         self.computation.check(self._manifest, self.snapshot.store.root)
         self._record = Record.read(self.snapshot, self.computation.name)
         fragments = list(
-            find_due_rows(self.snapshot, self.computation, self._record, self.where, retry_failed=self.retry_failed)
-        )
+            find_due_rows(
+                self.snapshot, self.computation, self._record, self.where, retry_failed=self.retry_failed,
+                partial=self._partial,
+            )
+        )  # fmt: skip
         for due in fragments:
             self._reasons.update(due.counts)
         if fragments:
             self._staged = find_staged(self.snapshot, self.computation)
             self._compute(fragments)
-            self._commit(settled=0 if self.where is not None else self.snapshot.manifest.version)
+            self._commit()
             self._remove_staged()
         return self._manifest, self._describe()
 
@@ -295,7 +306,7 @@ class Run:
                 self.lease.check()
                 self._results.stage()
             if visible.is_over(done) and self._ended:
-                self._commit(settled=0)
+                self._commit()
             self.report_progress()
 
     def report_progress(self, num_rows: int = 0) -> None:
@@ -423,7 +434,7 @@ class Run:
         if not self._left[fragment_id]:
             self._ended.append(fragment_id)
 
-    def _commit(self, *, settled: int) -> None:
+    def _commit(self) -> None:
         """Commit the fragments of which all rows are computed."""
         ended, self._ended = [number for number in self._ended if self._results.has(number)], []
         if not ended:
@@ -434,13 +445,19 @@ class Run:
         columns, added = resolve_columns(manifest, self.computation.output)
         record, how = self._record, self.how
         if manifest.branch is None:
+            is_last = not any(self._left.values())
+            settled = version if is_last and self.where is None else 0
             # After the last rows of the whole table all rows of these versions were compared, or are set now.
             compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
+            checked = version, manifest.max_fragment_id or 0, self.computation.input_ids(manifest)
             record = record.after_commit(
-                code=self.computation.code_version, settled=settled, version=version, compared=compared
-            )
+                code=self.computation.code_version, settled=settled, version=version, compared=compared,
+                checked=checked if (is_last and not self._partial) or self._record.position is None else None,
+            )  # fmt: skip
             properties = record.move_from(self._record, self.computation.name, self.lease.owner)
-            how = replace(how, properties={**(how.properties or {}), **properties})
+        else:
+            properties = {f"{COMMIT_KEY}{self.computation.name}": str(version)}
+        how = replace(how, properties={**(how.properties or {}), **properties})
         with collecting_files(self.snapshot) as files:
             written = list(
                 write_at_once(lambda number: self._write(number, columns, files), ended, self.snapshot.store)
@@ -453,7 +470,7 @@ class Run:
             if files.pending is not None:
                 files.pending.wait()
             self.lease.check()
-            self._manifest, result = commit_columns(self.snapshot, plan, written, how)
+            self._manifest, result = commit_columns(self.snapshot, plan, written, how, self._name_file)
         self._record = record
         self._counts.update({"computed": result.rows_updated, "commits": 1, "bytes": result.bytes_written})
 
@@ -462,9 +479,20 @@ class Run:
         fragment = self.snapshot.manifest.fragments.by_id(fragment_id)
         rows = self._results.take(fragment_id)
         file = write_values(
-            self.snapshot, fragment, columns, rows.offsets, _ConformedRows(rows, columns), BitMap(), files
-        )
+            self.snapshot, fragment, columns, rows.offsets, _ConformedRows(rows, columns), BitMap(), files,
+            self._name_file(self.snapshot, fragment),
+        )  # fmt: skip
         return WrittenColumns(fragment_id=fragment_id, file=file, rows=bitmap_of(rows.offsets).serialize())
+
+    def _name_file(self, snapshot: Snapshot, fragment: Fragment) -> str | None:
+        """The name of a file of a fragment, of a later version too; None if not all rows belong to the inputs."""
+        if fragment.id in self._partial:
+            return None
+        if snapshot is not self.snapshot:  # it may have rows of any fragment of the run's version
+            later = transactions_since(snapshot, self.snapshot.manifest.version)
+            if self._partial or any(self._left.values()) or not all(map(keeps_inputs, later)):
+                return None
+        return name_file(fragment.files, self.computation.input_ids(snapshot.manifest))
 
     def _remove_staged(self) -> None:
         """Remove the staged files of which no row is needed any more."""

@@ -11,7 +11,7 @@ After a conflict the files are fitted to the latest version (`rebase`), and comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -139,7 +139,11 @@ def _build_operation(pending: PendingColumns) -> Operation:
 
 
 def commit_columns(
-    snapshot: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: Commit
+    snapshot: Snapshot,
+    plan: ColumnPlan,
+    written: Iterable[WrittenColumns | None],
+    how: Commit,
+    name_file: Callable[[Snapshot, Fragment], str | None] = lambda _snapshot, _fragment: None,
 ) -> tuple[Manifest, ColumnsResult]:
     """Commit files with columns, with the arguments of `LanceDataset.commit_columns`.
 
@@ -148,6 +152,7 @@ def commit_columns(
         plan: The plan.
         written: The result of each task.
         how: The arguments of the commit.
+        name_file: The name of a file that is written again for a fragment of a later version; None for any.
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
@@ -158,7 +163,9 @@ def commit_columns(
     files = _check_files(plan, written)
     # Fragments of another table have the same ids.
     check_identity_string(snapshot.store, snapshot.manifest, plan.identity)
-    begin = PendingColumns(snapshot=snapshot, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
+    begin = PendingColumns(
+        snapshot=snapshot, columns=plan.lance_columns, added=frozenset(plan.added), written=files, name_file=name_file
+    )
     written_places = [snapshot.data_file(part.file) for part in files]
     if not files and not plan.added:
         return snapshot.manifest, ColumnsResult(version=plan.version, read_version=plan.version)

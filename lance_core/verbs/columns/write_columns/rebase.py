@@ -12,7 +12,7 @@ are followed through compactions only.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,6 +50,7 @@ class PendingColumns:
         added: Names of the columns that the plan added.
         written: The files of the columns, for fragments of the version.
         rewritten: Files that were written after conflicts, each with its store.
+        name_file: The name of a file that is written for a fragment of a later version; None for any.
     """
 
     snapshot: Snapshot
@@ -57,6 +58,7 @@ class PendingColumns:
     added: frozenset[str]
     written: tuple[WrittenColumns, ...]
     rewritten: tuple[tuple[ObjectStore, str], ...] = ()
+    name_file: Callable[[Snapshot, Fragment], str | None] = lambda _snapshot, _fragment: None
 
     @property
     def lacking(self) -> tuple[Field, ...]:
@@ -106,16 +108,17 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         for fragment_id, fragment_parts in parts.items():
             fragment = latest.fragments.by_id(fragment_id)
             places, values = _read_values(pending, columns, fragment_parts)
-            file = write_values(after, fragment, columns, places, values, BitMap(), files)
+            name = pending.name_file(after, fragment)
+            file = write_values(after, fragment, columns, places, values, BitMap(), files, name)
             rows, nulled = bitmap_of(places), BitMap.union(*(piece.nulled for piece in fragment_parts))
             again.append(
                 WrittenColumns(fragment_id=fragment_id, file=file, rows=rows.serialize(), nulled=nulled.serialize())
             )
     mine = tuple(after.data_file(piece.file) for piece in again)
-    return PendingColumns(
+    return replace(
+        pending,
         snapshot=after,
         columns=columns,
-        added=pending.added,
         written=(*written, *again),
         rewritten=(*pending.rewritten, *mine),
     )

@@ -320,6 +320,7 @@ def write_values(
     values: SlicedRows,
     nulls: BitMap,
     files: UncommittedFiles,
+    name: str | None = None,
 ) -> DataFile:
     """Write a file of columns for all rows of a fragment.
 
@@ -331,6 +332,7 @@ def write_values(
         values: Their values, in storage types.
         nulls: The rows that become null.
         files: Takes note of the file.
+        name: Its name; None for any new one.
     """
     num_rows, deletions = count_file_rows(snapshot, fragment), snapshot.deletions(fragment)
     dead = offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
@@ -340,7 +342,7 @@ def write_values(
     keeps = keeps or any(not field.nullable for field in columns.fields)
     windows = _read_old(snapshot, fragment, columns, num_rows, keeps=keeps)
     tables = _merge_values(windows, offsets, values, offsets_of(nulls), dead)
-    return write_column_file(snapshot, fragment, columns, tables, files)
+    return write_column_file(snapshot, fragment, columns, tables, files, name)
 
 
 def _read_old(

@@ -8,6 +8,7 @@ import textwrap
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import lance
@@ -33,6 +34,7 @@ from lance_core.verbs.columns.compute import due
 from lance_core.verbs.columns.compute import lease as leases
 from lance_core.verbs.columns.compute.computation import Record
 from lance_core.verbs.columns.compute.digests import digest_rows
+from tests.inputs_in_place import replace_data, update_columns
 from tests.processes import run, running
 
 # pylance, which is in this process as the oracle, warns of each fork.
@@ -435,7 +437,11 @@ class TestProcesses:
         for number in range(12):
             branch.insert({"id": [1000 + number], "text": ["bb"]})
         assert branch.compute_columns(measure, **SIZE).rows_due == {"new": 112}
-        assert branch.compute_columns(measure, **SIZE).rows_due == {}
+        again = branch.compute_columns(measure, **SIZE)
+        assert (again.rows_due, again.rows_compared) == ({}, 0)
+        branch.update({"text": "'on the branch'"}, "id = 1")
+        again = branch.compute_columns(measure, **SIZE)
+        assert (again.rows_due, again.rows_compared) == ({"inputs changed": 1}, 0)
         main = lance_core.dataset(table.uri)
         main.insert({"id": [2000], "text": ["main"]})
         main.branches.promote("long")
@@ -499,6 +505,110 @@ class TestProcesses:
         failed = uri.replace("t.lance", "_failed/size.lance")
         assert lance_core.dataset(failed, **options).count_rows() == 1
         assert table.compute_columns(fail, **SIZE).rows_due == {}
+
+
+def swap_columns(table, ids):
+    """Another column gets the name of the input."""
+    texts = table.to_table(["id", "text"]).to_pylist()
+    table.add_columns(pa.table({"new": ["set" if row["id"] in ids else row["text"] for row in texts]}))
+    lance.dataset(table.uri).alter_columns({"path": "text", "name": "old"}, {"path": "new", "name": "text"})
+
+
+def swap_stored_columns(table, ids):
+    """The columns are in one file, and have been there before the cells were computed."""
+    assert set(ids) == {3, 5}
+    lance.dataset(table.uri).alter_columns({"path": "text", "name": "old"}, {"path": "spare", "name": "text"})
+
+
+def upsert(table, ids, *, by):
+    rows = pa.table({"id": ids, "text": ["set"] * len(ids)})
+    by.dataset(table.uri).merge_insert("id").when_matched_update_all().execute(rows)
+
+
+def merge_column(table, ids):
+    """The input is dropped, and comes back by pylance's merge."""
+    rows = table.to_table(["id", "text"]).to_pylist()
+    dataset = lance.dataset(table.uri)
+    dataset.drop_columns(["text"])
+    texts = ["set" if row["id"] in ids else row["text"] for row in rows]
+    dataset.merge(pa.table({"id": [row["id"] for row in rows], "text": texts}), "id")
+
+
+WAYS = {
+    "data replacement by pylance": lambda table, ids: replace_data(table.uri, "id", dict.fromkeys(ids, "set")),
+    "data replacement": lambda table, ids: replace_data(table.uri, "id", dict.fromkeys(ids, "set"), by=lance_core),
+    "update_columns by pylance": lambda table, ids: update_columns(table.uri, "id", dict.fromkeys(ids, "set")),
+    "update_columns with offsets by pylance": lambda table, ids: update_columns(
+        table.uri, "id", dict.fromkeys(ids, "set"), with_offsets=True
+    ),
+    "renamed columns": swap_columns,
+    "renamed columns of one file": swap_stored_columns,
+    "upsert of some columns by pylance": partial(upsert, by=lance),
+    "upsert of some columns": partial(upsert, by=lance_core),
+    "merge by pylance": merge_column,
+    "write_columns": lambda table, ids: table.write_columns(
+        {"id": ids, "text": ["set"] * len(ids)}, on="id", missing="keep"
+    ),
+    "update of the fewest bytes": lambda table, ids: table.update(
+        {"text": "'set'"}, f"id in ({', '.join(map(str, ids))})", write_mode="fewest_bytes"
+    ),
+}
+
+
+class TestInputsSetByOthers:
+    @pytest.mark.parametrize("then", ["", "compact", "compact, clean"])
+    @pytest.mark.parametrize("way", WAYS)
+    def test_their_rows_are_due(self, table, way, then):
+        spare = ["set" if i in (3, 5) else "x" * (i % 7) for i in range(100)]
+        table.add_columns(pa.table({"spare": spare}))
+        lance.dataset(table.uri).optimize.compact_files()
+        table.checkout_latest()
+        lance_core.write_dataset(table.to_table(), table.uri, mode="overwrite", max_rows_per_file=40)
+        table.checkout_latest()
+        assert table.compute_columns(measure, **SIZE, visible_every=40).rows_computed == 100
+        WAYS[way](table, [3, 5])
+        if "compact" in then:
+            lance.dataset(table.uri).optimize.compact_files()
+        if "clean" in then:
+            lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+        table.checkout_latest()
+        assert table.count_due_rows(**SIZE) == {"inputs changed": 2}
+        result = table.compute_columns(measure, **SIZE)
+        assert (result.rows_due, result.rows_computed) == ({"inputs changed": 2}, 2)
+        texts = ["set" if i in (3, 5) else "x" * (i % 7) for i in range(100)]
+        rows = sorted(lance.dataset(table.uri).to_table(["id", "text", "size"]).to_pylist(), key=lambda row: row["id"])
+        assert [(row["text"], row["size"]) for row in rows] == [(text, len(text)) for text in texts]
+        assert table.compute_columns(measure, **SIZE).rows_due == {}
+
+    def test_on_a_branch(self, table):
+        """The promotion brings them; cells that were computed on the branch meanwhile are not compared again."""
+        table.compute_columns(measure, **SIZE)
+        branch = table.create_branch("changed")
+        update_columns(table.uri, "id", {3: "set"}, branch="changed")
+        branch.checkout_latest()
+        assert branch.count_due_rows(**SIZE) == {"inputs changed": 1}
+        main = lance_core.dataset(table.uri)
+        main.branches.promote("changed")
+        main.checkout_latest()
+        assert main.compute_columns(measure, **SIZE).rows_due == {"inputs changed": 1}
+        assert main.compute_columns(measure, **SIZE).rows_compared == 0
+
+    def test_while_rows_move(self, table):
+        """A compaction during the run changes no input: its fragments are not compared afterwards."""
+
+        def compact(batch):
+            lance.dataset(table.uri).optimize.compact_files()
+            return measure(batch)
+
+        table.compute_columns(compact, **SIZE, batch_size=100)
+        assert len(table.get_fragments()) == 1
+        again = table.compute_columns(measure, **SIZE)
+        assert (again.rows_due, again.rows_compared) == ({}, 0)
+
+    def test_another_list_of_inputs(self, table):
+        table.compute_columns(measure, **SIZE)
+        assert table.compute_columns(measure, **SIZE | {"inputs": ["id", "text"]}).rows_due == {"inputs changed": 100}
+        assert table.count_due_rows(**SIZE | {"inputs": ["id", "text"]}) == {}
 
 
 def test_the_command_lists_computations_and_due_rows(table):

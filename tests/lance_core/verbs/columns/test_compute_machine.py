@@ -4,12 +4,14 @@ import copy
 import random
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 
 import lance
 import pyarrow as pa
 import pytest
 
 import lance_core
+from tests.inputs_in_place import replace_data, update_columns
 
 COLUMNS = pa.schema([("size", pa.int64())])
 BATCH, STAGED = 4, 10
@@ -70,6 +72,16 @@ class Machine:
         where = f"key in ({', '.join(map(str, keys))})"
         self.pick(lance_core).update({"text": f"'{text}'"}, where=where, write_mode="rewrite_columns")
         self.rows.update({key: (text, self.rows[key][1]) for key in keys})
+
+    def set_inputs(self):
+        """By pylance, in place; some of these do not record which rows changed."""
+        way = self.random.choice([replace_data, update_columns, partial(update_columns, with_offsets=True)])
+        texts = {key: self.new_text() for key in self.some_keys()}
+        if not self.table.get_fragments():
+            return "no fragment"
+        for key in way(self.uri, "key", texts):
+            self.rows[key] = (texts[key], self.rows[key][1])
+        return getattr(way, "__name__", "with offsets")
 
     def update_others(self):
         self.pick().update({"other": "other + 1"}, where=f"key % 3 = {self.random.randrange(3)}")
@@ -205,6 +217,7 @@ STEPS = {
     Machine.append: 3,
     Machine.update_inputs: 3,
     Machine.update_in_place: 2,
+    Machine.set_inputs: 2,
     Machine.update_others: 2,
     Machine.upsert_equal: 2,
     Machine.delete: 1,
