@@ -163,11 +163,12 @@ def open_caller(calls: Calls) -> Iterator[Caller]:
     elif calls.processes or calls.timeout_s is not None:
         processes = max(calls.processes, 1)
         with contextlib.ExitStack() as stack:
-            local, workers = threading.local(), list[_Worker]()
+            local, workers, is_over = threading.local(), list[_Worker](), threading.Event()
 
             def end_workers() -> None:
+                is_over.set()
                 for worker in workers:
-                    worker.end()
+                    worker.end(for_good=True)
 
             stack.callback(end_workers)  # once no thread is left that could fork another one
             pool = stack.enter_context(_threads(processes))
@@ -177,6 +178,8 @@ def open_caller(calls: Calls) -> Iterator[Caller]:
                 if not hasattr(local, "worker"):
                     local.worker = _Worker(calls)
                     workers.append(local.worker)
+                if is_over.is_set():  # `end_workers` may have come before the worker
+                    local.worker.end(for_good=True)
                 result: pa.RecordBatch = local.worker.call(batch)
                 return result
 
@@ -307,12 +310,16 @@ class _Worker:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._process: Any = None
+        self._is_over = False
         self._lock = threading.Lock()
 
     def call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._process is None:
-            self._begin()
-        process = self._process
+        with self._lock:
+            if self._is_over:
+                raise CancelledError
+            if self._process is None:
+                self._begin()
+            process = self._process
         try:
             self._connection.send_bytes(_to_bytes(batch))
             if not self._connection.poll(self._calls.timeout_s):
@@ -339,9 +346,10 @@ class _Worker:
             worker_end.close()
         self._process = process
 
-    def end(self) -> None:
+    def end(self, *, for_good: bool = False) -> None:
         """Kill the process; the thread that waits for it, and the one that ends the run, may both do so."""
         with self._lock:
+            self._is_over |= for_good
             process, self._process = self._process, None
             if process is not None:
                 process.kill()
