@@ -75,7 +75,7 @@ class DueFragment:
 
 @dataclass(slots=True)
 class _Steps:
-    """Tells whether the cells of fragments belong to their inputs, unless the versions of rows say otherwise."""
+    """Whether the cells of fragments belong to their inputs, unless the versions of rows say otherwise."""
 
     snapshot: Snapshot
     record: Record

@@ -1,4 +1,4 @@
-"""Whether the cells of a fragment were computed from the inputs that it has: what the versions of rows do not tell.
+"""Whether the cells of a fragment were computed from the inputs that it has: what the versions of rows do not show.
 
 Most changes of inputs record the version in which each row was changed. These do not: pylance's `update_columns`
 without offsets, which puts a file with the column in the place of another one, and columns that are renamed. A file of
