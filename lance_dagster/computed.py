@@ -7,14 +7,15 @@ the rows of the run's partitions that are due (`handlers.computed`).
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_dagster._context.steps import output_contexts
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.refs import table_ref
+from lance_dagster.tables.refs import is_tagged, table_ref
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,7 @@ _OPTIONS: Final = (
     "on_running",
 )  # fmt: skip
 """Arguments that are passed on to `LanceDataset.compute_columns`."""
+_DRY_RUN_TAG: Final = "lance/dry_run"
 _SECONDS: Final = 30.0
 """Seconds between two reports of the progress of a run."""
 
@@ -45,6 +47,7 @@ class RowsToCompute:
         attempt: The run, which the table of failed rows names.
         progress: Called after each call of the function.
         options: Further arguments of `LanceDataset.compute_columns`.
+        engine: "process" or "spark".
         cost_per_row: What a call costs for each row; None if that is not known.
     """
 
@@ -56,6 +59,7 @@ class RowsToCompute:
     attempt: str
     progress: "Callable[[ComputeProgress], object]"
     options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "process"
     cost_per_row: float | None = None
 
 
@@ -64,6 +68,8 @@ class ComputeConfig(dg.Config):
 
     retry_failed: bool = False
     """Whether rows are computed again on which the function has failed."""
+    dry_run: bool = False
+    """Whether the rows that are due are only counted, for an observation, as with the run tag `lance/dry_run`."""
 
 
 def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword only
@@ -81,6 +87,7 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
     concurrency: int = 1,
     setup: Callable[[], Any] | None = None,
     on_running: str = "reject",
+    engine: str = "process",
     cost_per_row: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     **asset_options: Any,
@@ -105,10 +112,15 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
         concurrency: Calls of a coroutine function at the same time.
         setup: Makes the second argument of the function, once per process.
         on_running: What happens while another run computes these columns: "reject" or "wait".
+        engine: "process" for the process of the step, and its `processes`; "spark" for the executors of the session of
+            the IO manager, to which the function and its resources are sent.
         cost_per_row: What a call costs for each row, in a currency of your choice; the events have the sum.
         metadata: Further metadata of the asset, such as `partition_expr`.
         **asset_options: Arguments of `dg.asset`, such as `partitions_def`, `group_name`, `automation_condition`.
             Resources are parameters of the function, by name.
+
+    Raises:
+        ValueError: The engine is neither "process" nor "spark", or Spark is to have `processes`.
 
     Examples:
         >>> @dg.asset
@@ -119,6 +131,10 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
         ... def photo_sizes(batch):
         ...     return pc.utf8_length(batch["text"])
     """
+    if engine not in ("process", "spark"):
+        raise ValueError(f'engine must be "process" or "spark", not {engine!r}')
+    if processes and engine == "spark":
+        raise ValueError('engine="spark" calls the function in the processes of its executors: leave out processes')
     options = {name: value for name, value in locals().items() if name in _OPTIONS}
     ref = None if isinstance(table, str) and "." in table else table_ref(table)
     asset_options["deps"] = [*asset_options.get("deps", ()), *([] if ref is None else [ref.key])]
@@ -130,7 +146,13 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
     }
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
-        facts = {"inputs": inputs, "columns": columns, "code_version": code_version, "cost_per_row": cost_per_row}
+        facts = {
+            "inputs": inputs,
+            "columns": columns,
+            "code_version": code_version,
+            "engine": engine,
+            "cost_per_row": cost_per_row,
+        }
         return _build_asset(function, facts, options, asset_options)
 
     return decorate
@@ -144,9 +166,14 @@ def _build_asset(
     more_resources = asset_options.pop("required_resource_keys", ())
     named = {"name": function.__name__, "description": inspect.getdoc(function), **asset_options}
 
-    def compute(context: dg.AssetExecutionContext, config: ComputeConfig) -> Any:
+    def compute(context: dg.AssetExecutionContext, config: ComputeConfig) -> Iterator[Any]:
         resources = {name: getattr(context.resources, name) for name in parameters}
-        return RowsToCompute(
+        if facts["engine"] == "spark":
+            resources = {
+                name: _SentResource(resource) if isinstance(resource, dg.ConfigurableResource) else resource
+                for name, resource in resources.items()
+            }
+        value = RowsToCompute(
             asset=context.asset_key,
             function=functools.partial(function, **resources) if resources else function,
             attempt=context.run_id,
@@ -154,20 +181,46 @@ def _build_asset(
             options={**options, "retry_failed": config.retry_failed},
             **facts,
         )
+        if config.dry_run or is_tagged(context.op_execution_context, _DRY_RUN_TAG):
+            ((output, manager),) = output_contexts(context.get_step_execution_context())
+            _observe(context, manager.plan_computation(output, value))
+        else:
+            yield dg.Output(value)
 
     asset: Any = dg.asset(
-        code_version=facts["code_version"], required_resource_keys={*more_resources, *parameters}, **named
+        output_required=False,  # of a dry run
+        code_version=facts["code_version"],
+        required_resource_keys={*more_resources, *parameters},
+        **named,
     )
     definition: dg.AssetsDefinition = asset(compute)
     return definition
 
 
+@dataclass(frozen=True)
+class _SentResource:
+    """A resource for other processes, which cannot be pickled, and is made of its fields as this is unpickled."""
+
+    resource: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The resource itself."""
+        return _make_resource, (type(self.resource), dict(self.resource))
+
+
+def _make_resource(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    resource = kind(**fields)
+    resource.setup_for_execution(dg.build_init_resource_context())
+    return resource
+
+
 def _report_progress(context: dg.AssetExecutionContext) -> "Callable[[ComputeProgress], None]":
-    """Report the progress as observations of the asset, some times a minute."""
-    instance, key, reported = context.instance, context.asset_key, [time.monotonic()]
+    """Report the progress as observations of the asset, some times a minute, and failed rows at the end."""
+    reported = [time.monotonic()]
 
     def report(progress: "ComputeProgress") -> None:
-        if time.monotonic() - reported[0] < _SECONDS:
+        has_failed = bool(progress.rows_failed) and progress.rows_done == progress.rows_due
+        if time.monotonic() - reported[0] < _SECONDS and not has_failed:
             return
         reported[0] = time.monotonic()
         entries = {
@@ -176,6 +229,14 @@ def _report_progress(context: dg.AssetExecutionContext) -> "Callable[[ComputePro
             "lance/rows_failed": progress.rows_failed,
             "lance/rows_per_second": progress.rows_done / max(progress.seconds, 1e-9),
         }
-        instance.report_runless_asset_event(dg.AssetObservation(key, metadata=entries))
+        _observe(context, entries)
 
     return report
+
+
+def _observe(context: dg.AssetExecutionContext, entries: Mapping[str, Any]) -> None:
+    """Report an observation of the asset at once; events of a step appear at its end."""
+    partition = context.partition_key if context.has_partition_key else None
+    context.instance.report_runless_asset_event(
+        dg.AssetObservation(context.asset_key, metadata=entries, partition=partition)
+    )

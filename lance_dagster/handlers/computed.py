@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
@@ -16,6 +17,8 @@ from lance_dagster.handlers.columns import columns_result, reopen_base
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import FAILED_FOLDER
+
+_REASONS: Final = ("new", "inputs changed", "code changed", "failed")
 
 
 class ComputedHandler(LanceTypeHandler):
@@ -37,32 +40,29 @@ class ComputedHandler(LanceTypeHandler):
             FailedRowsError: The function failed on more rows than allowed; the others are committed.
         """
         dataset = reopen_base(request)
-        owner = {ASSET_KEY: request.commit.texts[ASSET_KEY]}
-        columns = pa.schema([field.with_metadata({**(field.metadata or {}), **owner}) for field in value.columns])
+        failures_uri = below_root(request.table.root_uri, f"{FAILED_FOLDER}/{self._name(value)}.lance")
         begun = time.monotonic()
         done = dataset.compute_columns(
             value.function,
-            inputs=value.inputs,
-            columns=columns,
-            name=self._name(value),
-            code_version=value.code_version,
-            where=request.scope,
-            failures_uri=below_root(request.table.root_uri, f"{FAILED_FOLDER}/{self._name(value)}.lance"),
+            **self._arguments(value, request),
+            failures_uri=failures_uri,
             attempt=value.attempt,
             progress=value.progress,
+            executor=_executor(request) if value.engine == "spark" else None,
             transaction_properties=request.commit.properties,
             commit_message=request.commit.message,
             **value.options,
         )
         calls = done.rows_computed - done.rows_staged_before
         entries: dict[str, Any] = {
-            "lance/rows_due": dg.MetadataValue.json(done.rows_due),
-            "lance/due": sum(done.rows_due.values()),
+            **describe_due_rows(done.rows_due, dataset),
             "lance/rows_failed": done.rows_failed,
             "lance/rows_staged_before": done.rows_staged_before,
             "lance/calls": done.calls,
             "lance/seconds": round(time.monotonic() - begun, 3),
         }
+        if done.rows_failed:
+            entries["lance/failed_rows"] = failures_uri
         if value.cost_per_row is not None:
             entries["lance/cost"] = calls * value.cost_per_row
         result = lance_core.ColumnsResult(
@@ -75,6 +75,27 @@ class ComputedHandler(LanceTypeHandler):
         written = columns_result(dataset, result, replace(request, commit=replace(request.commit, write_attempt=None)))
         return replace(written, entries=entries)
 
+    def plan(self, value: Any, request: WriteRequest) -> dict[str, Any]:
+        """The entries about the rows that `write` would compute, which nothing is called for."""
+        dataset = reopen_base(request)
+        due = dataset.count_due_rows(**self._arguments(value, request), retry_failed=value.options["retry_failed"])
+        entries = describe_due_rows(due, dataset)
+        if value.cost_per_row is not None:
+            entries["lance/expected_cost"] = sum(due.values()) * value.cost_per_row
+        return entries
+
+    def _arguments(self, value: Any, request: WriteRequest) -> dict[str, Any]:
+        """The computation, and the rows that it looks at."""
+        owner = {ASSET_KEY: request.commit.texts[ASSET_KEY]}
+        columns = pa.schema([field.with_metadata({**(field.metadata or {}), **owner}) for field in value.columns])
+        return {
+            "inputs": value.inputs,
+            "columns": columns,
+            "name": self._name(value),
+            "code_version": value.code_version,
+            "where": request.scope,
+        }
+
     def load(self, request: ReadRequest) -> Any:
         """Nothing is loaded as rows to compute.
 
@@ -86,3 +107,22 @@ class ComputedHandler(LanceTypeHandler):
     @staticmethod
     def _name(value: Any) -> str:
         return "/".join(value.asset.path)
+
+
+def describe_due_rows(due: Mapping[str, int], dataset: lance_core.LanceDataset) -> dict[str, Any]:
+    """The entries about rows that are due, with a number for each reason, which Dagster draws over time."""
+    total = sum(due.values())
+    return {
+        "lance/rows_due": dg.MetadataValue.json(dict(due)),
+        "lance/due": total,
+        "lance/due_share": total / max(dataset.count_rows(), 1),
+        **{f"lance/due_{reason.replace(' ', '_')}": due.get(reason, 0) for reason in _REASONS},
+    }
+
+
+def _executor(request: WriteRequest) -> Any:
+    """Spark's executors, of the session of the IO manager."""
+    import pyspark_lance  # noqa: PLC0415 - optional
+    from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 - optional
+
+    return pyspark_lance.executor_of_calls(session_of(request.table))

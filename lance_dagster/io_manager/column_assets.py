@@ -27,6 +27,7 @@ from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers import columns as column_writes
 from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
+from lance_dagster.handlers.computed import ComputedHandler
 from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.lineage.step_inputs import loaded_rows
@@ -114,7 +115,7 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
 
     Rows that were deleted since the step read them are left out, as if they had been deleted after the write.
     """
-    request = columns_request(output)
+    request = columns_request(output, handler)
     try:
         outcome = handler.write(obj, request)
     except InvalidInputError as error:
@@ -133,10 +134,11 @@ def write_columns_of(output: TableOutput, handler: LanceTypeHandler, obj: Any) -
     return outcome
 
 
-def columns_request(output: TableOutput) -> WriteRequest:
+def columns_request(output: TableOutput, handler: LanceTypeHandler) -> WriteRequest:
     """The write that sets columns of the table of another asset."""
     read = _read_version(output)
-    output = replace(output, existing=at_read_version(output))
+    if not isinstance(handler, ComputedHandler):  # it finds its rows itself
+        output = replace(output, existing=at_read_version(output))
     assert output.existing is not None
     slices, settings = output.plan_slices(output.existing.schema), output.settings
     if output.attempts.versions and settings.empty_output == "skip":

@@ -26,6 +26,7 @@ from lance_dagster.branches.writing import create_empty, describe_write_to_branc
 from lance_dagster.events import materialization
 from lance_dagster.events.reporting import count_rows_of_written_partitions
 from lance_dagster.handlers import LanceTypeHandler, find_handler_for_value
+from lance_dagster.handlers.computed import ComputedHandler
 from lance_dagster.handlers.merging import check_inserts_rows
 from lance_dagster.io_manager import column_assets, ownership, write_attempts
 from lance_dagster.io_manager.column_types import with_remedy
@@ -240,6 +241,18 @@ class LanceTableIOManager(dg.IOManager):
         except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface; the write is committed
             output.context.log.warning("%s: its column lineage could not be derived: %s", output.label, error)
             return None
+
+    def plan_computation(self, context: dg.OutputContext, obj: Any) -> dict[str, Any]:
+        """The entries about the rows that a run of `computed_columns` would compute; nothing is called or written.
+
+        Raises:
+            LanceError: The rows cannot be computed.
+        """
+        handler = ComputedHandler()
+        output = replace(self._output(context), frame=handler.arrow_schema(obj))
+        column_assets.reject_without_table(output)
+        ownership.check_column_owners(output)
+        return handler.plan(obj, column_assets.columns_request(output, handler))
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.

@@ -1,5 +1,7 @@
 """Assets whose function computes columns of another asset's table."""
 
+import os
+
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,7 +9,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import FailedRowsError
-from lance_dagster import BranchPolicy, LanceIOManager, build_undo_job, computed_columns
+from lance_dagster import BranchPolicy, LanceIOManager, build_undo_job, computed, computed_columns
 
 SIZES = pa.schema([("size", pa.int32())])
 DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
@@ -37,6 +39,10 @@ def sized(table=photos, name="photo_sizes", code_version="1", **options):
         table=table, inputs=["text"], columns=SIZES, code_version=code_version, name=name, **options
     )
     return decorated(measure)
+
+
+class Model(dg.ConfigurableResource):
+    factor: int
 
 
 @pytest.fixture
@@ -95,9 +101,6 @@ def test_an_asset_of_dagster_like_any_other(root):
 
 
 def test_resources_and_frames(root):
-    class Model(dg.ConfigurableResource):
-        factor: int
-
     def scaled(frame: "pd.DataFrame", model: Model):  # noqa: F821 - read as text
         return frame.assign(size=(frame["text"].str.len() * model.factor).astype("int32"))[["size"]]
 
@@ -160,6 +163,86 @@ def test_failed_rows(root, calls):
         assert (again.success, calls) == (False, ["poison"])
 
 
+def observations(instance, name="photo_sizes"):
+    records = instance.fetch_observations(dg.AssetKey(name), limit=10).records
+    return [
+        {key: value.value for key, value in record.asset_observation.metadata.items()} for record in reversed(records)
+    ]
+
+
+@pytest.mark.parametrize("is_tagged", [False, True], ids=["configuration", "tag"])
+def test_a_dry_run(root, calls, is_tagged):
+    sizes = sized(cost_per_row=0.5, group_name="features")
+
+    @dg.asset(deps=[sizes])
+    def report(): ...
+
+    config = {"ops": {"photo_sizes": {"config": {"dry_run": True}}}}
+    dry = {"tags": {"lance/dry_run": "true"}} if is_tagged else {"run_config": config}
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(root, photos, instance=instance)
+        table = lance_core.dataset(f"{root}/public/photos.lance")
+        result = run(root, photos, sizes, report, instance=instance, selection=[sizes, report], **dry)
+        assert result.success
+        assert (calls, lance_core.dataset(table.uri).version) == ([], table.version)
+        assert instance.get_latest_materialization_event(sizes.key) is None
+        assert instance.get_latest_materialization_event(report.key) is None
+        run(root, photos, sizes, instance=instance, selection=[sizes])
+        table.checkout_latest()
+        table.update({"text": "'A'"}, "id = 1")
+        table.insert({"id": [4], "text": ["dddd"]})
+        run(root, photos, sizes, instance=instance, selection=[sizes], **dry)
+        first, second = observations(instance)
+        assert (first["lance/due"], first["lance/due_new"], first["lance/due_share"]) == (3, 3, 1.0)
+        assert first["lance/expected_cost"] == 1.5
+        assert (second["lance/due_new"], second["lance/due_inputs_changed"], second["lance/due_share"]) == (1, 1, 0.5)
+        assert second["lance/rows_due"] == {"new": 1, "inputs changed": 1}
+        assert len(calls) == 3
+
+
+def test_a_dry_run_of_a_partition_on_a_branch(root, calls):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def daily(context) -> pa.Table:
+        return pa.table({"day": [context.partition_key] * 2, "text": [context.partition_key, "x"]})
+
+    sizes = sized(table=daily, partitions_def=DAYS, metadata={"partition_expr": "day"})
+    with dg.DagsterInstance.ephemeral() as instance:
+        for day in DAYS.get_partition_keys():
+            run(root, daily, instance=instance, partition_key=day)
+        tags = {"lance/dry_run": "true", "lance/branch": "trial"}
+        more = {"instance": instance, "selection": [sizes], "partition_key": "tue", "tags": tags}
+        assert run(root, daily, sizes, branching=BranchPolicy.from_tag(), **more).success
+        (entry,) = observations(instance)
+        assert (entry["lance/due"], entry["lance/due_share"]) == (2, 0.5)
+        assert lance_core.dataset(f"{root}/public/daily.lance").branches.list() == {}
+        (record,) = instance.fetch_observations(sizes.key, limit=2).records
+        assert record.partition_key == "tue"
+        assert calls == []
+
+
+def test_failed_rows_are_observed(root):
+    @dg.asset
+    def poisoned() -> pa.Table:
+        return pa.table({"id": [1, 2], "text": ["a", "poison"]})
+
+    sizes = sized(table=poisoned)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not run(root, poisoned, sizes, instance=instance, raise_on_error=False).success
+        (entry,) = observations(instance)
+        assert (entry["lance/rows_failed"], entry["lance/rows_left"]) == (1, 0)
+    allowed = entries(run(root, poisoned, sized(table=poisoned, max_failed_rows=1, code_version="2")), sized())
+    assert allowed["lance/failed_rows"].endswith("/_failed/photo_sizes.lance")
+
+
+def test_progress_is_observed(root, monkeypatch):
+    monkeypatch.setattr(computed, "_SECONDS", 0.0)
+    sizes = sized(batch_size=1)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(root, photos, sizes, instance=instance)
+        done = [(entry["lance/rows_done"], entry["lance/rows_left"]) for entry in observations(instance)]
+    assert done == [(1, 2), (2, 1), (3, 0)]
+
+
 def test_a_branch_and_its_promotion(root, calls):
     sizes = sized()
     policy = BranchPolicy.from_tag()
@@ -198,13 +281,72 @@ def test_undo(root, calls):
         assert second.success
 
 
+@pytest.mark.parametrize("tags", [{}, {"lance/dry_run": "true"}], ids=["run", "dry run"])
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"columns": pa.schema([("id", pa.int32())])}, "belongs to"), ({"inputs": ["none"]}, "none")],
+    [
+        ({"columns": pa.schema([("id", pa.int32())])}, "belongs to"),
+        ({"columns": pa.schema([pa.field("size", pa.int32(), nullable=False)])}, "'size' must be nullable"),
+        ({"inputs": ["none"]}, "none"),
+        ({"code_version": ""}, "code_version must be a string that is not empty"),
+        ({"table": "public/nothing"}, "there is no table"),
+    ],
 )
-def test_wrong_definitions(root, options, message):
+def test_wrong_definitions(root, options, message, tags):
     arguments = {"table": photos, "inputs": ["text"], "columns": SIZES, "code_version": "1", "name": "wrong", **options}
     wrong = computed_columns(**arguments)(measure)
     with pytest.raises(Exception, match=message):
-        run(root, photos, wrong)
+        run(root, photos, wrong, tags=tags)
     assert CALLS == []
+
+
+def test_the_executors_of_spark(root, spark, tmp_path):
+    class Session(dg.ConfigurableResource):
+        @property
+        def spark_session(self):
+            return spark
+
+    def scaled(batch, model, plain):
+        (tmp_path / str(os.getpid())).touch()
+        return pc.multiply(pc.utf8_length(batch["text"]), model.factor * plain)
+
+    sizes = computed_columns(
+        table=photos, inputs=["text"], columns=SIZES, code_version="1", batch_size=1, engine="spark"
+    )(scaled)
+    resources = {"io_manager": LanceIOManager(root_uri=root, spark=Session()), "model": Model(factor=5), "plain": 2}
+    result = dg.materialize([photos, sizes], resources=resources)
+    assert (read(root), entries(result, sizes)["lance/calls"]) == ({"a": 10, "bb": 20, "ccc": 30}, 3)
+    assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["code_version", "columns", "inputs", "table"])
+def test_missing_arguments(name):
+    arguments = {"table": photos, "inputs": ["text"], "columns": SIZES, "code_version": "1"}
+    del arguments[name]
+    with pytest.raises(TypeError, match=f"'{name}'"):
+        computed_columns(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "ray"}, 'must be "process" or "spark", not \'ray\''),
+        ({"engine": "spark", "processes": 2}, "leave out"),
+    ],
+)
+def test_wrong_engines(options, message):
+    with pytest.raises(ValueError, match=message):
+        sized(**options)
+
+
+def test_a_table_without_stable_row_ids(root):
+    lance_core.write_dataset({"id": [1], "text": ["a"]}, f"{root}/public/photos.lance", enable_stable_row_ids=False)
+    with pytest.raises(Exception, match=r"migrate_to_stable_row_ids"):
+        run(root, photos, sized(), selection=["photo_sizes"])
+    assert CALLS == []
+
+
+def test_columns_of_another_computed_asset(root):
+    with pytest.raises(Exception, match="belongs to"):
+        run(root, photos, sized(), sized(name="other_sizes"))
+    assert len(CALLS) == 3
