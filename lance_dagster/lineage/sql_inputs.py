@@ -19,6 +19,7 @@ from lance_dagster._context.runs import running_step
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.branch_policy import tag_run_with_branch
+from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.namespaces import name_below
 from lance_dagster.tables.refs import TableRoot, known_refs, roots_of
 
@@ -52,7 +53,8 @@ def _name_of(uri: str, roots: Sequence[TableRoot]) -> str:
     """The name of the asset whose table has a URI; without one its path below a root, or else the URI."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
-    refs = known_refs(dg.OpExecutionContext.get())
+    # An asset that writes the rows of a table comes before those that own columns.
+    refs = sorted(known_refs(dg.OpExecutionContext.get()), key=lambda ref: TABLE_KEY in (ref.metadata or {}))
     table_uri = canonical_uri(uri)
     for root in (root.with_listing() for root in roots):
         for ref in refs:

@@ -58,7 +58,12 @@ def test_the_result_is_stored_with_the_versions_of_its_inputs(lake, late):
     resources = {"spark": LanceSparkResource()}
     lake.run(flights, boats)
     lake.run(flights, boats)
-    lake.run(flights, boats, late, select="nyc/late", resources=resources)
+
+    @dg.asset(metadata={"lance/write_mode": "columns", "lance/table": "nyc/flights", "lance/key": "id"})
+    def a_column_of_flights() -> pa.Table:
+        return pa.table({"id": [1], "is_late": [False]})
+
+    lake.run(a_column_of_flights, flights, boats, late, select="nyc/late", resources=resources)
     assert lake.rows("nyc/late") == [(2, 70), (3, 90)]
     assert inputs(lake, "nyc/late") == {
         name: {"uri": lake.uri(name), "version": 2, "table_id": lake.table(name).recorded_table_id()}
