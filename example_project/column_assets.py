@@ -1,20 +1,24 @@
-"""A column of a shared table, and a table that is updated by the changes of another one.
+"""Columns of shared tables, and a table that is updated by the changes of another one.
 
 flight_vectors                                 a row per flight
   '-- time_of_day                              one more column of its rows, by month; no row is rewritten
 flights
+  |-- captions                                 one more column, of which a run computes the rows that are due
   '-- cancellations                            a run reads the changes since the last run, and merges them
 """
 
+from datetime import date
+
 import dagster as dg
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame  # noqa: TID253 - this project has it
 from pyspark.sql import functions as F  # noqa: N812, TID253 - this project has it
 
 from example_project.assets import MONTHS, flight_vectors, flights
-from lance_dagster import lance_filter
+from lance_dagster import computed_columns, lance_filter
 
-__all__ = ["cancellations", "time_of_day"]
+__all__ = ["cancellations", "captions", "time_of_day"]
 
 _NAMES_A_FLIGHT = ["time_hour", "carrier", "flight"]
 
@@ -56,3 +60,23 @@ def time_of_day(vectors: DataFrame) -> DataFrame:
 def cancellations(changed: DataFrame) -> DataFrame:
     """Flights that did not leave; if a flight leaves after all, the next run deletes it here."""
     return changed
+
+
+@computed_columns(
+    table=flights,
+    inputs=["carrier", "flight", "origin", "dest", "date", "dep_delay"],
+    columns=pa.schema([("caption", pa.string())]),
+    code_version="1",
+    batch_size=8192,
+    key_prefix="nyc",
+    group_name="captions",
+    kinds={"arrow"},
+)
+def captions(batch: pa.RecordBatch) -> pa.Array:
+    """A sentence about each flight, such as models for texts read."""
+    return pa.array([_describe(**row) for row in batch.to_pylist()], pa.string())
+
+
+def _describe(carrier: str, flight: int, origin: str, dest: str, date: date, dep_delay: float | None) -> str:
+    left = "did not leave" if dep_delay is None else f"left {max(dep_delay, 0):.0f} minutes late"
+    return f"{carrier} {flight} from {origin} to {dest} on {date:%A, %d %B} {left}."

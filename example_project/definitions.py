@@ -55,7 +55,7 @@ _unique_delays = build_lance_primary_key_check(assets.delays, ["date", "carrier"
 
 _parts = (
     dg.Definitions(
-        assets=[*_TABLES, column_assets.time_of_day, assets.notices],
+        assets=[*_TABLES, column_assets.time_of_day, column_assets.captions, assets.notices],
         asset_checks=[
             *build_lance_health_checks([assets.flights, assets.delays], _policy),
             *build_lance_integrity_checks(_TABLES),
@@ -67,6 +67,7 @@ _parts = (
         jobs=[
             dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
             dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
+            dg.define_asset_job("flight_captions", selection=dg.AssetSelection.groups("captions")),
             dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
             dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
             dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),

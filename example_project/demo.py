@@ -1,10 +1,12 @@
 """`make demo`: writes real flights by Spark into Lance tables in Dagster; then prints the history in the tables.
 
-Five runs materialize the five reference tables; `flights` for a range of days at once; one of these days again, which
-replaces exactly that day; the tables derived from the flights; and `aircraft` again, which merges rows by tail number.
+Six runs materialize the five reference tables; `flights` for a range of days at once; one of these days again, which
+replaces exactly that day; `captions`, a computed column of the flights; the tables derived from the flights; and
+`aircraft` again, which merges rows by tail number.
 The printed history comes from the tables alone. Maintenance follows.
 Then a week is materialized again on a branch, and the branch is promoted into main by one commit. Its changes, and the
-versions before and after, are printed. An incremental asset reads only the changes of the promotion.
+versions before and after, are printed. An incremental asset reads only the changes of the promotion, and captions are
+computed of its rows alone.
 Finally a table that others write is observed, and all checks run.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
@@ -70,6 +72,7 @@ def main() -> None:
         "airlines, airports, planes, weather, calendar": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
         f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
+        "captions of flights": ("flight_captions", {}),
         "delays, vectors, aircraft, routes, carriers, cancellations": (
             "derived_tables",
             _span(chosen.first[:8] + "01", chosen.last[:8] + "01"),
@@ -85,6 +88,8 @@ def main() -> None:
         _show_a_branch(console, _week(chosen.again), instance, bar)
         _run("cancellations_since", {}, "cancellations, from changes", instance, bar)
         _print_changes(console, instance)
+        _run("flight_captions", {}, "captions of flights that lack them", instance, bar)
+        _print_captions(console, instance)
         _write_notices()
         _run("observe_notices", {}, "a table that others write", instance, bar)
         _run("check_tables", {}, "checks", instance, bar)
@@ -174,6 +179,21 @@ def _print_changes(console: Console, instance: dg.DagsterInstance) -> None:
         f"{entries['lance/commit']['rows_updated']:,} of {entries['dagster/row_count']:,} rows updated",
         highlight=False,
     )
+
+
+def _print_captions(console: Console, instance: dg.DagsterInstance) -> None:
+    """Print the rows that each run of the computed column has computed."""
+    shown = Table(title="captions: each row is computed once", title_justify="left")
+    for heading in ("run", "rows due", "by reason", "calls", "failed rows", "seconds"):
+        shown.add_column(heading, justify="left" if heading in ("run", "by reason") else "right")
+    for record in reversed(instance.fetch_materializations(dg.AssetKey(["nyc", "captions"]), limit=2).records):
+        assert record.asset_materialization is not None
+        entries: dict[str, Any] = {key: entry.value for key, entry in record.asset_materialization.metadata.items()}
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in entries["lance/rows_due"].items())
+        numbers = (f"{entries[f'lance/{name}']:,}" for name in ("calls", "rows_failed"))
+        seconds = f"{entries['lance/seconds']:.1f}"
+        shown.add_row(record.run_id[:8], f"{entries['lance/due']:,}", reasons, *numbers, seconds)
+    console.print(shown)
 
 
 def _print_diff(console: Console, diff: Any) -> None:
