@@ -124,7 +124,7 @@ class RowVerbs(Handle):
 
         Args:
             predicate: SQL or a pyarrow expression.
-            conflict_retries: How often the deletion is done again when others changed the same rows.
+            conflict_retries: How often the deletion is done again after a conflict with a commit of others.
             retry_timeout: Time after which no further attempt begins.
 
         Raises:
@@ -171,7 +171,7 @@ class RowVerbs(Handle):
             updates: New value by column, as SQL or pyarrow expression over the row's old values. The result of SQL
                 is cast to the column's type as CAST does. A struct is given as a whole, with `named_struct`.
             where: SQL or a pyarrow expression; None for all rows.
-            conflict_retries: How often the update is done again when others changed the same rows.
+            conflict_retries: How often the update is done again after a conflict with a commit of others.
             retry_timeout: Time after which no further attempt begins.
             data_storage_version: Version of the new files; None for the dataset's.
             write_mode: How the rows are stored: "rewrite_rows", and "auto" as in pylance, move them; "rewrite_columns"

@@ -307,12 +307,15 @@ def _convert(error: Exception, place: str, *, writes: bool) -> LanceError:
         return ObjectNotFoundError(f"{place}: no such object")
     if kind in ("AlreadyExistsError", "PreconditionError"):
         return AlreadyExistsError(f"{place}: exists already")
-    status, reason = _STATUS.search(text), _explain(text)
+    status, reason, service = _STATUS.search(text), _explain(text), _EXTRAS[place.partition("://")[0]]
+    if reason == _UNREACHABLE:
+        reason += f"; {_SERVERS[service]}"
     answer = f"HTTP {status[1]}" if status else reason or kind
     is_denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or "TokenRequest" in text
     if is_denied or (status and status[1] in ("401", "403")):
         denied = StoreError(
-            f"{place}: access is denied ({reason or answer}); correct the credentials, or grant them access"
+            f"{place}: access is denied ({reason or answer}); correct the credentials ({_CREDENTIALS[service]}), or "
+            "grant them access"
         )
         denied.errno = errno.EACCES
         return denied
@@ -327,6 +330,7 @@ def _explain(text: str) -> str | None:
     return next((reason for word, reason in _REASONS.items() if word in text), None)
 
 
+_UNREACHABLE: Final = "the server cannot be reached"
 _REASONS: Final = {
     "MissingAccount": "no account is named; set azure_storage_account_name",
     "InvalidAccessKey": "azure_storage_account_key is not base64",
@@ -336,10 +340,24 @@ _REASONS: Final = {
     "as boolean": "a flag is neither true nor false",
     "TokenRequest": "there are no credentials, and this machine gives none",
     "BadScheme": "the server is plain HTTP; azure_allow_http or google_allow_http allows it",
-    "kind: Connect": "the server cannot be reached",
+    "kind: Connect": _UNREACHABLE,
     "kind: Timeout": "no answer in time",
 }
 """What went wrong, by a word of the library's error."""
+
+_CREDENTIALS: Final = {
+    "gcs": "google_service_account, or google_service_account_key",
+    "azure": "azure_storage_account_name, and azure_storage_account_key, azure_storage_sas_key, azure_storage_token or "
+    "azure_client_id with azure_client_secret and azure_tenant_id",
+    "s3": "aws_access_key_id, aws_secret_access_key and aws_session_token",
+}
+"""The options with credentials, by service."""
+_SERVERS: Final = {
+    "gcs": "google_base_url names it",
+    "azure": "azure_storage_account_name and azure_storage_endpoint name it",
+    "s3": "aws_region and aws_endpoint name it",
+}
+"""The options from which the name of the server follows, by service."""
 
 _STATUS: Final = re.compile(r"status code: ([1-5]\d\d)")
 _NO_PLACE: Final = re.compile(r"UrlNotRecognised|\A(empty host|invalid (domain|international|port))")

@@ -23,7 +23,7 @@ from lance_dagster.handlers.merge_clauses import changes_others, parse_simple_me
 from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
-from pyspark_lance.engine.sessions import collect_arrow
+from pyspark_lance.engine.sessions import check_frame, collect_arrow
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import functions
 from pyspark_lance.types.column_names import quoted
@@ -71,6 +71,7 @@ class SparkHandler(LanceTypeHandler):
 
     def arrow_schema(self, value: DataFrame) -> pa.Schema:
         """The Arrow types of the columns, for partitions and for messages."""
+        check_frame("the asset must return", value)
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
     def check(self, value: DataFrame, request: WriteRequest) -> bool:

@@ -54,6 +54,7 @@ _FOLDER_REMEDY: Final = (
     "Nothing was written. Repair or restore the files, or give another folder; or read the files by Spark in groups"
     " that fit, with casts, and pass the frames to pyspark_lance.write"
 )
+_TABLE_REMEDY: Final = "Spark's log says more; call it again with mode='overwrite'"
 _TARGET_REMEDY: Final = "Give a folder that Spark can write, or mode='overwrite' or 'append' if it has files"
 
 
@@ -240,15 +241,18 @@ def to_parquet(
         raise SchemaError(
             f"partition_by {partition_names} must name columns of {frame.columns}, and leave out at least one"
         )
-    for name in names:
-        _check_partition_values(frame, name)
+    with foreign_errors(str(uri), _TABLE_REMEDY, session):
+        for name in names:
+            _check_partition_values(frame, name)
     with with_times(session, frame.schema):
         with foreign_errors(str(target), f"{_TARGET_REMEDY}; drop or cast columns that it cannot write", session):
             frame.write.mode(mode).partitionBy(*names).parquet(str(target))
         if not verify or mode == "append":
             return frame.count()
         # With the table's types: Spark would infer those of Hive partitions from their names.
-        return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
+        both, copy = f"{target} and {uri}", session.read.schema(frame.schema).parquet(_literal(str(target)))
+        with foreign_errors(both, _TABLE_REMEDY, session):
+            return _compare(frame, copy, both)
 
 
 def _check_partition_values(frame: DataFrame, name: str) -> None:

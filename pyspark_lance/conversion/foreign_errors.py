@@ -18,7 +18,7 @@ from typing import Final
 
 from lance_core import errors
 from lance_core.errors import LanceError
-from pyspark_lance.engine.errors import find_lost_spark_error, short_errors, unwrap_lance_error
+from pyspark_lance.engine.errors import find_lost_spark_error, short_errors
 
 _BY_CLASS: Final[dict[str, type[LanceError]]] = {
     "TableNotFoundError": errors.DatasetNotFoundError,
@@ -57,9 +57,6 @@ def foreign_errors(what: str, remedy: str, session: object) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != _PANIC:
             raise
-        lance_error = unwrap_lance_error(error)
-        if lance_error is not error:
-            raise lance_error from error
         lost = find_lost_spark_error(error, session)
         if lost is not None:
             raise lost from error

@@ -77,6 +77,7 @@ def short_errors(what: str) -> Iterator[None]:
         what: The user's argument that may be wrong.
 
     Raises:
+        LanceError: A task failed by such an error, which Spark may put behind a condition of its own.
         InvalidInputError: Spark raised an error that names one of its error conditions.
     """
     try:
@@ -84,6 +85,9 @@ def short_errors(what: str) -> Iterator[None]:
     except LanceError:
         raise
     except Exception as error:
+        lance_error = unwrap_lance_error(error)
+        if lance_error is not error:
+            raise lance_error from None  # Spark's report is in the log
         match = _SPARKS.search(str(error))
         if match is None:
             raise

@@ -7,6 +7,7 @@ In a session with another zone, such a condition would choose other rows than Sp
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, LanceError
+from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from pyspark_lance.lazy import DataFrame, SparkSession, types
 from pyspark_lance.releases import is_at_least, require_feature
 
@@ -83,7 +84,7 @@ def check_frame(what: str, frame: Any) -> None:
 
     Raises:
         InvalidInputError: The argument is something else.
-        UnsupportedError: The frame is one of a client of Spark 3.5.
+        UnsupportedError: The frame is one of a client of Spark 3.5, or Spark 3.5 cannot describe one of its columns.
     """
     # Before 4.0, frames of Connect are no instances of `pyspark.sql.DataFrame`.
     if not any(
@@ -95,6 +96,26 @@ def check_frame(what: str, frame: Any) -> None:
             " to_spark() one of pandas-on-Spark"
         )
     check_client(frame.sparkSession)
+    if not is_at_least((4, 0)):
+        _check_columns(frame)
+
+
+def _check_columns(frame: DataFrame) -> None:
+    """Reject a frame with calendar intervals, because of which Spark 3.5 describes none of the columns to Python.
+
+    Raises:
+        UnsupportedError: A column has such a type; the message names it.
+    """
+    try:
+        frame.schema  # noqa: B018 - Spark parses the types
+    except ValueError as error:
+        fields = json.loads(frame._jdf.schema().json())["fields"]  # noqa: SLF001 - 3.5 has no other
+        names = [field["name"] for field in fields if '"interval"' in json.dumps(field["type"])]
+        if not names:
+            raise
+        raise UnsupportedError(
+            f"column {names[0]!r}: type interval cannot be stored; cast it to a number of months or days"
+        ) from error
 
 
 def check_client(session: SparkSession) -> None:

@@ -25,6 +25,7 @@ from pyspark_lance.catalog.tables import CatalogTable, TableFinder, TableName
 from pyspark_lance.changing.job import ChangeOptions
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings, position, tokens_of
+from pyspark_lance.engine.sessions import check_frame
 from pyspark_lance.lazy import DataFrame, SparkSession, functions, types
 from pyspark_lance.reading.read import read_version
 from pyspark_lance.statements.names import Mention, find_mentions, is_path, names_lance
@@ -111,6 +112,16 @@ class Context:
     def counts(self, **counts: int) -> DataFrame:
         """A frame with one row: numbers of rows, each in a column of its name."""
         return self.answer(", ".join(f"{name} long" for name in counts), [tuple(counts.values())])
+
+    def rows(self, piece: Piece) -> DataFrame:
+        """The frame of a query whose rows go to a table.
+
+        Raises:
+            UnsupportedError: A column has a type that Spark 3.5 does not describe.
+        """
+        frame = self.query(piece)
+        check_frame("the query must give", frame)
+        return frame
 
     def query(self, piece: Piece, *, parsed_from: int = 0) -> DataFrame:
         """The frame of a query, or of another statement of Spark's that reads Lance tables.

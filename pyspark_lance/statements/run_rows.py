@@ -63,7 +63,7 @@ def insert(
 ) -> DataFrame:
     """Run an INSERT INTO | OVERWRITE table [(columns)] [BY NAME] [REPLACE WHERE condition] query."""
     dataset, location = context.target(table)
-    rows = _fit_to_columns(context.query(query), table, dataset, columns, by_name=by_name)
+    rows = _fit_to_columns(context.rows(query), table, dataset, columns, by_name=by_name)
     replace_where = None
     if condition is not None:
         replace_where = replace_condition(
@@ -231,7 +231,7 @@ def _source_rows(context: Context, source: UsingClause) -> tuple[DataFrame, str 
     alias = source.alias
     mentions = [] if source.is_query else find_mentions(source.piece.text, context.finder)
     if source.is_query:
-        frame = context.query(source.piece)
+        frame = context.rows(source.piece)
     elif mentions:
         frame = context.frame(mentions[0], source.piece.start)
         alias = alias or mentions[0].name.last

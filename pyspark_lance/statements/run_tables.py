@@ -73,7 +73,7 @@ def create_table(
     if must_exist and not exists:
         raise DatasetNotFoundError(f"there is no table {table}: CREATE OR REPLACE TABLE creates a missing table")
     context.changed = replaced = location.open() if exists else None
-    rows = None if query is None else context.query(query)
+    rows = None if query is None else context.rows(query)
     if rows is not None:
         check_spellings(rows, rows.columns)
     names = [column.name for column in columns or ()] if rows is None else rows.columns

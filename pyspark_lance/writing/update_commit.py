@@ -52,7 +52,7 @@ def make_conflict_error(uri: str) -> Callable[[int, CommitConflictError], Retrya
 
     def error(attempts: int, last: CommitConflictError) -> RetryableConflictError:
         return RetryableConflictError(
-            f"{uri}: others changed the same rows in each of {attempts} attempts; the last: {last}"
+            f"{uri}: a commit of another writer conflicted with each of {attempts} attempts; the last: {last}"
         )
 
     return error

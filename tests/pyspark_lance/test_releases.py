@@ -9,7 +9,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from pyspark_lance import releases
 from pyspark_lance.releases import FEATURES, LOWEST, is_at_least, require_feature
 from pyspark_lance.types.spark_types import spark_schema
@@ -113,6 +113,27 @@ def test_declared_lengths(spark, tmp_path, declared):
     pyspark_lance.register_catalog(spark, "lake", str(tmp_path))
     with pytest.raises(UnsupportedError, match=f"{re.escape(declared)} has one: declare it as STRING"):
         pyspark_lance.sql(spark, f"CREATE TABLE lake.t (c {declared})")
+
+
+@pytest.mark.parametrize("call", ["write", "merge", "write_columns", "delete", "create", "insert", "struct"])
+def test_calendar_intervals_are_rejected_by_the_name_of_the_column(spark, uri, call):
+    """Spark 3.5 cannot describe a frame with such a column to Python."""
+    lance_core.write_dataset(pa.table({"a": [1]}), uri)
+    frame = spark.sql("SELECT 1L AS a, make_interval(1) AS span")
+    calls = {
+        "write": lambda: pyspark_lance.write(frame, uri),
+        "merge": lambda: pyspark_lance.merge(frame, uri, on="a"),
+        "write_columns": lambda: pyspark_lance.write_columns(frame, uri, on="a"),
+        "delete": lambda: pyspark_lance.delete(uri, frame, on="a"),
+        "create": lambda: pyspark_lance.sql(spark, f"CREATE TABLE lance.`{uri}2` AS SELECT make_interval(1) AS span"),
+        "insert": lambda: pyspark_lance.sql(spark, f"INSERT INTO lance.`{uri}` SELECT make_interval(1) AS span"),
+        "struct": lambda: pyspark_lance.write(spark.sql("SELECT struct(make_interval(1) AS span) AS s"), uri),
+    }
+    column = {"struct": r"s(\.span)?", "insert": "a"}.get(call, "span")
+    with pytest.raises(LanceError, match=rf"column '({column}|span)'.* interval"):
+        calls[call]()
+    assert lance_core.dataset(uri).version == 1
+    assert not Path(f"{uri}2").exists()
 
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.decimal256(50, 2), "collation"], ids=str)

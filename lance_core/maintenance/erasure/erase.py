@@ -181,7 +181,7 @@ class _Erasure:
                     self._erase_on(version, facts)
                 except RetryableConflictError as error:
                     # The rest is done in the next round, or reported at the end.
-                    _logger.warning("%s: others changed the same rows: %s", version.branch_label, error)
+                    _logger.warning("%s: another writer committed first: %s", version.branch_label, error)
             facts = survey_all_versions(root, self.condition, self.counts)
             seen.update((branch, old) for branch, numbers in facts.removed().items() for old in numbers)
             self._clean_up(facts)

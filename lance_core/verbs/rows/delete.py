@@ -45,7 +45,7 @@ def delete_rows(
 
     Raises:
         InvalidInputError: The predicate does not fit the columns.
-        RetryableConflictError: Other writers changed the same rows in every attempt.
+        RetryableConflictError: A commit of another writer conflicted with every attempt.
     """
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:

@@ -238,7 +238,7 @@ class MergeInsertBuilder:
         Raises:
             SchemaError: The source does not fit the dataset.
             InvalidInputError: The clauses forbid a match, or several source rows match one row.
-            RetryableConflictError: Other writers changed the same rows in every attempt.
+            RetryableConflictError: A commit of another writer conflicted with every attempt.
             SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
         table = self._read_source(data_obj, schema)

@@ -56,7 +56,7 @@ def update_rows(
     Raises:
         InvalidInputError: A column does not exist, or an expression does not fit it.
         UnsupportedError: A field of a struct is named rather than a column.
-        RetryableConflictError: Other writers changed the same rows in every attempt.
+        RetryableConflictError: A commit of another writer conflicted with every attempt.
     """
     if not updates:
         raise InvalidInputError("No updates provided")

@@ -154,14 +154,36 @@ def test_a_missing_bucket_is_named(cloud):
         ({"azure_timeout": "soon"}, "azure_timeout"),
         ({}, "no account is named; set azure_storage_account_name"),
         ({"azure_storage_account_key": "not base64!"}, "azure_storage_account_key is not base64"),
+        ({"azure_storage_sas_key": "s3cr3t"}, "azure_storage_sas_key is not a SAS token"),
     ],
 )
 def test_wrong_options_are_named_before_a_request(options, message, monkeypatch):
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
     account = {"azure_storage_account_name": "somebody"} if options else {}
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message) as raised:
         open_store("az://box/t", {**account, **options})
+    assert "s3cr3t" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"azure_storage_account_key": "czNjcjN0"},
+        {"azure_storage_account_name": "somebody"},
+        {"azure_storage_account_key": None, "azure_storage_sas_key": "sv=2021-08-06&sp=rl&sig=s3cr3t%3D"},
+        {"azure_storage_account_key": None, "azure_storage_token": "s3cr3t"},
+        {"azure_storage_account_key": None, "azure_client_id": "x", "azure_client_secret": "s3cr3t"},
+    ],
+)
+def test_credentials_that_the_server_denies_are_named_without_their_values(azure, wrong):
+    options = {**azure.storage_options, "client_max_retries": "0", **wrong}
+    options = {name: value for name, value in options.items() if value is not None}
+    with pytest.raises(StoreError, match="access is denied") as raised:
+        lance_core.write_dataset(rows(1), f"{azure.new_place()}/t", storage_options=options)
+    option = next(name for name, value in reversed(wrong.items()) if value is not None)
+    assert option in str(raised.value)
+    assert not any(secret in str(raised.value) for secret in ("s3cr3t", "czNjcjN0", KEY))
 
 
 AZURE = "az://container/path or abfss://container@account.dfs.core.windows.net/path"
@@ -224,7 +246,9 @@ def test_a_lost_answer_leaves_the_outcome_open(azure):
     conditions._proven.add(store._place_of_proof)
     with pytest.raises(OutcomeUnknownError, match="it may have taken effect"):
         store.put_if_absent("k", b"1")
-    with pytest.raises(StoreError, match=r"the request failed \(the server cannot be reached\)"):
+    with pytest.raises(
+        StoreError, match=r"the request failed \(the server cannot be reached; azure_\w+_name and azure_\w+_endpoint"
+    ):
         store.get("k")
     plain = {key: value for key, value in azure.storage_options.items() if key != "azure_allow_http"}
     with pytest.raises(StoreError, match="azure_allow_http or google_allow_http allows it"):

@@ -231,3 +231,13 @@ def test_a_target_that_has_files(spark, tmp_path, uri):
         pyspark_lance.to_parquet(uri, tmp_path / "target")
     with pytest.raises(LanceError, match="what://nowhere"):
         pyspark_lance.to_parquet(uri, "what://nowhere/target")
+
+
+@pytest.mark.parametrize("partition_by", [(), "s"])
+def test_a_table_that_cannot_be_read_is_named_instead_of_the_target(spark, tmp_path, uri, partition_by):
+    written = pyspark_lance.write(spark.sql("SELECT id, CAST(id % 2 AS STRING) AS s FROM range(10)"), uri)
+    for file in (pathlib.Path(written.dataset.uri) / "data").iterdir():
+        file.unlink()
+    with pytest.raises(ObjectNotFoundError, match=r"/data/\S*\.lance: no such file") as raised:
+        pyspark_lance.to_parquet(uri, tmp_path / "target", partition_by=partition_by)
+    assert "target" not in str(raised.value)

@@ -97,7 +97,7 @@ def test_merge_on_after_a_conflict(uri, lance, tmp_path):
     lance_core.dataset(uri).validate()
     stable = f"{uri}-stable"
     lance.write_dataset(pa.table({"id": range(20), "x": ["old"] * 20}), stable, enable_stable_row_ids=True)
-    with pytest.raises(RetryableConflictError, match="others changed the same rows"):
+    with pytest.raises(RetryableConflictError, match="a commit of another writer conflicted with each of"):
         merge_late(stable, source, lambda: lance.dataset(stable).delete("id = 17"))
     assert len(list(pathlib.Path(stable, "data").iterdir())) == 1
     with pytest.raises(InvalidInputError, match=r"Ambiguous.*id = 34"):
