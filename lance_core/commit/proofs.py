@@ -81,7 +81,10 @@ def find_proven(
     """
     proofs = Proofs.of(latest.config)
     if how.write_attempt is not None:
-        _reject_later_attempt(proofs, how.write_attempt, store.root)
+        # A later attempt counts even if its version was cleaned up.
+        fill = proofs.fill_of(how.write_attempt.token)
+        for attempt in (*proofs.attempts_of(how.write_attempt.token), *(() if fill is None else (fill,))):
+            reject_later(how.write_attempt, store.root, attempt.version, attempt.number, is_same_write=True)
         if fills is not None:
             _reject_later_fill(store, proofs, how.write_attempt, fills)
     version = None if how.idempotency_key is None else proofs.key(how.idempotency_key)
@@ -164,13 +167,6 @@ def find_idempotent_commit(
 def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[CommittedAttempt, ...]:
     """The attempts of a write in the proofs of a version, oldest first."""
     return Proofs.of(latest.config).attempts_of(write.token)
-
-
-def _reject_later_attempt(proofs: Proofs, write: WriteAttempt, root: str) -> None:
-    """Reject an attempt if a later attempt of the write was committed, even if its version was cleaned up."""
-    fill = proofs.fill_of(write.token)
-    for attempt in (*proofs.attempts_of(write.token), *(() if fill is None else (fill,))):
-        reject_later(write, root, attempt.version, attempt.number, is_same_write=True)
 
 
 def _reject_later_fill(store: ObjectStore, proofs: Proofs, write: WriteAttempt, slices: tuple[str, ...]) -> None:

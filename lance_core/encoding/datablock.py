@@ -256,7 +256,11 @@ def _fixed_width_to_array(block: FixedWidthBlock, kind: pa.DataType, validity: p
     except ValueError:
         bits = -1
     if bits == 1 and block.bits_per_value == 8:
-        block = _bits_of_bytes(block)
+        # Booleans of a full-zip page are bytes.
+        if block.data.size and int(block.data.max()) > 1:
+            raise CorruptFileError(f"a boolean is {int(block.data.max())}, neither 0 nor 1")
+        packed = np.packbits(block.data, bitorder="little")
+        block = FixedWidthBlock(data=packed, bits_per_value=1, num_values=block.num_values)
     if bits != block.bits_per_value or pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
         raise CorruptFileError(f"values of {block.bits_per_value} bits in a column of type {kind}")
     if block.data.size * 8 < bits * block.num_values:
@@ -264,14 +268,6 @@ def _fixed_width_to_array(block: FixedWidthBlock, kind: pa.DataType, validity: p
     width = 1 if bits < 16 or pa.types.is_fixed_size_binary(kind) else 8 if bits > 64 else bits // 8
     data = pa.py_buffer(_align(block.data, width))
     return pa.Array.from_buffers(kind, block.num_values, [validity, data])
-
-
-def _bits_of_bytes(block: FixedWidthBlock) -> FixedWidthBlock:
-    """Booleans of a full-zip page, which are bytes."""
-    if block.data.size and int(block.data.max()) > 1:
-        raise CorruptFileError(f"a boolean is {int(block.data.max())}, neither 0 nor 1")
-    packed = np.packbits(block.data, bitorder="little")
-    return FixedWidthBlock(data=packed, bits_per_value=1, num_values=block.num_values)
 
 
 def _variable_to_array(block: VariableBlock, kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array:

@@ -86,7 +86,9 @@ class MetadataCache:
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
         """Cache the metadata of a file, unless it is larger than the whole cache."""
         name = _CacheKey(root, key, metadata.size_bytes)
-        size = _estimate_size(metadata)
+        # About what it takes in memory: the bytes of the column descriptions, and the records.
+        start, end = metadata.metadata_range
+        size = 1024 + (end - start) + 512 * len(metadata.schema.fields)
         with self._lock:
             if name in self._metadata or size > self.max_bytes:
                 return
@@ -106,12 +108,6 @@ class MetadataCache:
         while self.num_bytes > self.max_bytes:
             evicted, _ = self._metadata.popitem(last=False)
             self.num_bytes -= self._sizes.pop(evicted)
-
-
-def _estimate_size(metadata: FileMetadata) -> int:
-    """The approximate memory size: the bytes of the column descriptions, and the records."""
-    start, end = metadata.metadata_range
-    return 1024 + (end - start) + 512 * len(metadata.schema.fields)
 
 
 _TAIL: Final = 64 * 1024

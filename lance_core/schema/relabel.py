@@ -68,7 +68,9 @@ def _relabel_stored(array: Any, target: Any, fills_structs: bool) -> pa.Array:
     if not _is_like(array.type, target):
         raise SchemaError(f"values of type {array.type} are not stored as {target}")
     if pa.types.is_dictionary(target):
-        return _relabel_dictionary(array, target)
+        # The target's flag `ordered` is not stored.
+        indices, values = relabel(array.indices, target.index_type), relabel(array.dictionary, target.value_type)
+        return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
     if pa.types.is_struct(target):
         return _relabel_struct(array, target, _find_order(array.type.names, target.names, fills_structs), fills_structs)
     buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
@@ -92,12 +94,6 @@ def _is_like(kind: Any, target: Any) -> bool:
     if kind.id != target.id or not (pa.types.is_nested(target) or pa.types.is_dictionary(target)):
         return False
     return not pa.types.is_fixed_size_list(target) or bool(kind.list_size == target.list_size)
-
-
-def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
-    """The array with the target's flag `ordered`, which is not stored."""
-    indices, values = relabel(array.indices, target.index_type), relabel(array.dictionary, target.value_type)
-    return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
 
 
 def _find_order(names: Sequence[str], target_names: Sequence[str], fills_structs: bool) -> Sequence[int | None]:

@@ -63,7 +63,8 @@ class PostgresTable:
     def __init__(self, uri: str, place: str) -> None:
         self._uri = uri
         self._place = place
-        self._name = _safe_name(uri)
+        parts = urlsplit(uri)  # messages name neither user, password nor options
+        self._name = f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'the default host'}{parts.path}"
         psycopg = _driver()
         try:
             psycopg.conninfo.conninfo_to_dict(uri)
@@ -171,12 +172,6 @@ class PostgresTable:
     def _describe(self, error: Any) -> str:
         """Describe an error without the message of libpq, which can repeat the URI."""
         return f"{self._name}: {type(error).__name__}, state {error.sqlstate or 'unknown'}"
-
-
-def _safe_name(uri: str) -> str:
-    """Return host and database of a URI, without user, password and options."""
-    parts = urlsplit(uri)
-    return f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'the default host'}{parts.path}"
 
 
 def _driver() -> Any:

@@ -219,11 +219,6 @@ class FragmentColumns:
             row_ids=(numbers[_ROW_IDS] > 0) & (numbers[_ROW_IDS_ELSEWHERE] == 0),
         )
 
-    @property
-    def are_ascending(self) -> bool:
-        """Whether each id is above the one before it."""
-        return bool((self.ids[1:] > self.ids[:-1]).all())
-
     def spliced(self, updated: Sequence[int], removed: Sequence[int], put: FragmentColumns) -> FragmentColumns:
         """Return the columns after a change.
 
@@ -522,7 +517,7 @@ class FragmentList(Sequence[Fragment]):
         changes: dict[int, bytes | None] = dict.fromkeys(places)
         changes.update(zip(put, raw, strict=False))
         fields, new_ids = self._read_fields(), [record.id for record in added]
-        if fields.are_ascending and _is_ascending([self.highest_id, *new_ids]):
+        if (fields.ids[1:] > fields.ids[:-1]).all() and _is_ascending([self.highest_id, *new_ids]):
             result = self._splice({places[i]: changes[i] for i in places}, raw, len(put))
         else:
             entries = [(i, changes.get(i, old)) for i, old in zip(self.ids, self.raw, strict=True)]

@@ -185,16 +185,14 @@ def check_known_branch_name(name: str) -> str:
     Raises:
         InvalidInputError: No branch can have the name.
     """
-    return _require_possible(_reject_main(name), name.split("/"), "branch")
+    if not is_branch_name(_reject_main(name)):
+        raise InvalidInputError(f"Ref is invalid: no branch can have the name {name!r}")
+    return name
 
 
 def is_branch_name(name: str) -> bool:
     """Whether a branch that any tool made can have a name; False for main."""
-    try:
-        check_known_branch_name(name)
-    except InvalidInputError:
-        return False
-    return True
+    return name != MAIN and all(map(_is_possible_part, name.split("/")))
 
 
 def check_tag_name(name: str) -> str:
@@ -213,16 +211,14 @@ def check_known_tag_name(name: str) -> str:
     Raises:
         InvalidInputError: No tag can have the name.
     """
-    return _require_possible(name, [name], "tag")
+    if not is_tag_name(name):
+        raise InvalidInputError(f"Ref is invalid: no tag can have the name {name!r}")
+    return name
 
 
 def is_tag_name(name: str) -> bool:
     """Whether a tag that any tool made can have a name."""
-    try:
-        check_known_tag_name(name)
-    except InvalidInputError:
-        return False
-    return True
+    return _is_possible_part(name)
 
 
 def name_in_tag(branch: str) -> str:
@@ -249,10 +245,8 @@ def _branch_or_none(name: str | None) -> str | None:
     return None if name == MAIN else name
 
 
-def _require_possible(name: str, parts: Sequence[str], kind: str) -> str:
-    if not all(_KNOWN_PART.fullmatch(part) and part not in (".", "..") for part in parts) or ".." in name:
-        raise InvalidInputError(f"Ref is invalid: no {kind} can have the name {name!r}")
-    return name
+def _is_possible_part(part: str) -> bool:
+    return _KNOWN_PART.fullmatch(part) is not None and part != "." and ".." not in part
 
 
 def _check_name(name: str, parts: Sequence[str], kind: str) -> str:

@@ -57,7 +57,7 @@ def decode_row_ids(data: bytes, max_rows: int = _MAX_ROWS) -> U64Array:
             max_rows -= len(parts[-1])
     except CorruptFileError as error:
         raise CorruptFileError(f"row ids: {error}") from error
-    return _concatenate(parts)
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
 def find_row_sequence_problems(fragment: Fragment) -> Iterator[str]:
@@ -241,10 +241,6 @@ def _find_ids(ids: U64Array, row_ids: U64Array) -> np.ndarray[tuple[int], np.dty
     order = np.argsort(ids, kind="stable")
     positions = find_positions(ids[order], row_ids)
     return np.where(positions >= 0, order[positions], -1) if len(ids) else positions
-
-
-def _concatenate(parts: Sequence[U64Array]) -> U64Array:
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
 def _decode_segment(segment: rowids_pb2.U64Segment, max_rows: int) -> U64Array:

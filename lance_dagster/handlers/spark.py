@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
@@ -25,9 +25,10 @@ from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 from pyspark_lance.engine.sessions import check_frame, collect_arrow
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.lazy import functions
+from pyspark_lance.lazy import DataType, functions, types
+from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.column_names import quoted
-from pyspark_lance.types.spark_types import spark_schema
+from pyspark_lance.types.spark_types import spark_schema, stored_field
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.write import write_with
 
@@ -38,30 +39,6 @@ if TYPE_CHECKING:
 
 _MOST_BROADCAST = 100_000
 """The most deleted keys that are broadcast to all executors, so that the rows of the frame are not shuffled."""
-
-_ARROW_TYPES: Mapping[str, pa.DataType] = {
-    "string": pa.string(),
-    "varchar": pa.string(),
-    "char": pa.string(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "time": pa.time64("us"),
-    "variant": pa.struct([("value", pa.binary()), ("metadata", pa.binary())]),
-    "interval day to second": pa.duration("us"),
-    "daytimeinterval": pa.duration("us"),
-    "interval year to month": pa.month_day_nano_interval(),
-    "yearmonthinterval": pa.month_day_nano_interval(),
-}
-"""The Arrow types by Spark's names."""
 
 
 class SparkHandler(LanceTypeHandler):
@@ -319,18 +296,14 @@ def _known_vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
     return {field.name: field.type.list_size for field in vectors if field.name in value.columns}
 
 
-def _arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of a Spark type; null for Spark's void, and for types that Arrow lacks."""
-    name = kind.typeName()
-    if name == "decimal":
-        return pa.decimal128(kind.precision, kind.scale)
-    if name == "array":
-        return pa.list_(_arrow_type(kind.elementType))
-    if name == "map":
-        return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    if name == "struct":
-        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in kind])
-    return _ARROW_TYPES.get(name.partition("(")[0], pa.null())
+def _arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type as which a Spark type is stored; null for Spark's void, and for types that Arrow lacks."""
+    from pyspark.errors import PySparkTypeError
+
+    try:
+        return stored_field(to_arrow(types.StructType([types.StructField("value", kind)])).field(0)).type
+    except (PySparkTypeError, SchemaError):
+        return pa.null()
 
 
 def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:

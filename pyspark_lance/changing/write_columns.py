@@ -151,15 +151,10 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     )
     with with_times(df.sparkSession, df.schema):
         frame = _find_addresses(df, dataset, keys, stored.names, scope, storage_options)
-        reports = _write_fragments(frame, plan, task)
+        passed_on = frame if task.keys else write_whole_fragments(frame, task)
+        answers = run_on_partitions(_sort_by_fragment(passed_on, plan), task, task.stored)
+        reports = [ColumnsReport.from_bytes(answer) for answer in answers]
     return _commit(dataset, plan, task, reports, commit)
-
-
-def _write_fragments(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> list[ColumnsReport]:
-    """Write the files of all fragments with rows in the frame."""
-    passed_on = frame if task.keys else write_whole_fragments(frame, task)
-    answers = run_on_partitions(_sort_by_fragment(passed_on, plan), task, task.stored)
-    return [ColumnsReport.from_bytes(answer) for answer in answers]
 
 
 def _commit(

@@ -292,14 +292,10 @@ def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
     if types.is_fixed_size_binary(kind) and not types.is_decimal(kind):
         return pa.binary()
     if types.is_decimal(kind):
-        return _decimal_view(kind, path)
+        if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
+            raise UnsupportedError(f"column {path!r}: Spark has no {kind}; {WITHOUT_COLUMN}")
+        return pa.decimal128(kind.precision, kind.scale)
     return _nested_view(kind, path) if types.is_nested(kind) else kind
-
-
-def _decimal_view(kind: pa.DataType, path: str) -> pa.DataType:
-    if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
-        raise UnsupportedError(f"column {path!r}: Spark has no {kind}; {WITHOUT_COLUMN}")
-    return pa.decimal128(kind.precision, kind.scale)
 
 
 def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:

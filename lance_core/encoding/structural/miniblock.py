@@ -235,7 +235,9 @@ def _decode_chunks(
     )
     num_levels = parts.num_levels if any(has_levels) else counts
     if index is None:
-        covered = _list_rows_of_chunks(chunks, chunk_numbers)
+        ends = np.cumsum(chunks.counts)
+        runs = RowRuns.of_rows(chunk_numbers)
+        covered = RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
         if can_gather(layout.value_compression, rows.count, int(counts.sum())):
             return _gather(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
@@ -250,13 +252,6 @@ def _decode_chunks(
         levels, covered = _cover_lists(levels, num_levels, chunk_numbers, index)
     values = decode_miniblock(layout.value_compression, parts.values, counts)
     return DecodedRows(covered=covered, levels=levels, values=values)
-
-
-def _list_rows_of_chunks(chunks: _Chunks, chunk_numbers: Counts) -> RowRuns:
-    """The rows of some chunks of pages without lists."""
-    ends = np.cumsum(chunks.counts)
-    runs = RowRuns.of_rows(chunk_numbers)
-    return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
 
 
 def _gather(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:

@@ -68,12 +68,6 @@ def build_row_set(numbers: U64s) -> dict[int, BitMap]:
     return {upper: bitmap_of(lowers) for upper, lowers in group_by_fragment(numbers)}
 
 
-def list_numbers(rows: RowSet) -> U64s:
-    """The addresses or row ids in a set, ascending."""
-    parts = [make_row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
-
-
 def unite(sets: list[RowSet]) -> dict[int, BitMap]:
     """The union of sets."""
     if len(sets) == 1:
@@ -124,7 +118,8 @@ def _locate_addresses(rows: RowSet, view: View, covered: Bools) -> dict[int, Bit
 
 
 def _locate_ids(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
-    listed_ids = list_numbers(rows)
+    parts = [make_row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
+    listed_ids = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
     view.check_row_ids(listed_ids)
     rows_by_place: dict[int, BitMap] = {}
     if not len(listed_ids):

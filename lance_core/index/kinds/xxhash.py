@@ -39,13 +39,9 @@ def hash_values(values: pa.Array) -> U64s:
         values: Numbers, times, strings or bytes, without nulls.
     """
     kind = values.type
-    if is_string_like(kind) or _is_binary(kind):
+    if is_string_like(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _hash_bytes(values.cast(pa.large_binary()))
     return _hash_rows(_value_bytes(values, kind.bit_width // 8))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _value_bytes(values: pa.Array, width: int) -> npt.NDArray[np.uint8]:

@@ -217,7 +217,9 @@ class FieldHistory:
                 version = operation.version
                 continue
             if operation is None or isinstance(operation, Merge | Project | Overwrite | Clone | UnknownOperation):
-                step = self._trace_step(version)
+                if version not in self._steps:
+                    self._steps[version] = self._trace_operation(version, self._load_operation(version))
+                step = self._steps[version]
                 ids = {now: step[then] for now, then in ids.items() if then in step}
             version -= 1
         return ids, None if version == source else version
@@ -239,12 +241,6 @@ class FieldHistory:
             transaction = self._commits.transaction(version)
             self._operations[version] = None if transaction is None else transaction.operation
         return self._operations[version]
-
-    def _trace_step(self, version: int) -> _Origins:
-        """The fields of a version by id, each with its id in the version before it."""
-        if version not in self._steps:
-            self._steps[version] = self._trace_operation(version, self._load_operation(version))
-        return self._steps[version]
 
     def _trace_operation(self, version: int, operation: Operation | None) -> _Origins:
         before, after = self.schema(version - 1), self.schema(version)

@@ -264,7 +264,7 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, is_new: bool = False
     is_2_2 = is_new and version is FileVersion.V2_2
     for top in schema:
         for field, path in _walk(top, top.name):
-            if not _asks_for_blobs(field):
+            if (field.metadata or {}).get(BLOB_KEY.encode(), b"").lower() != b"true":
                 continue
             if field is not top and not is_2_2:
                 raise UnsupportedError(
@@ -342,10 +342,6 @@ def _walk(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
     for index in range(kind.num_fields if pa.types.is_nested(kind) else 0):
         child = kind.field(index)
         yield from _walk(child, f"{path}.{child.name}")
-
-
-def _asks_for_blobs(field: pa.Field) -> bool:
-    return bool((field.metadata or {}).get(BLOB_KEY.encode(), b"").lower() == b"true")
 
 
 def _is_marked(field: Field) -> bool:

@@ -93,18 +93,15 @@ class SliceWriter:
         if writer is None:
             if self._max_open is not None and len(self._open) >= self._max_open:
                 self._finish(next(iter(self._open)))
-            writer = self._open[position] = self._open_another()
+            if self._template is None:
+                self._template = self._new_writer()
+            writer = self._open[position] = self._template.another()
             self._writers.append(writer)
         self._open.move_to_end(position)
         # The bytes of a file are counted between batches.
         for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
             writer.write(batch)
         self.rows[position] = self.rows.get(position, 0) + part.num_rows
-
-    def _open_another(self) -> FragmentWriter:
-        if self._template is None:
-            self._template = self._new_writer()
-        return self._template.another()
 
     def _finish(self, position: int) -> None:
         self._fragments += self._open.pop(position).finish_records(self._pending, requests=True)
