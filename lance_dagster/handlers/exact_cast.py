@@ -33,15 +33,9 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
 from lance_core.extension_types import is_any_binary, is_any_list, is_any_string, is_date_or_timestamp, storage_type
-from pyspark_lance.types.number_casts import are_identical, find_first_failing
+from pyspark_lance.types.number_casts import are_identical, are_numbers, cast_numbers, find_first_failing
 
 Column = Any  # pyarrow has no types for mypy: a pa.Array, or a pa.ChunkedArray
-
-_EXACT_INTEGERS: Final[int] = 2**53
-"""A double holds all integers up to this one."""
-
-_MOST_DIGITS: Final = 76
-"""The most digits of a decimal; Arrow casts an integer only to a decimal with room for all integers of its type."""
 
 _LONGEST_SHOWN: Final = 100
 
@@ -215,36 +209,18 @@ def _list(column: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 def _cast_flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
     source = column.type
+    if are_numbers(source, target):
+        return cast_numbers(column, target)
     if pa.types.is_date(target) and pa.types.is_timestamp(source) and source.tz is not None:
         column = pc.local_timestamp(column)
-    if pa.types.is_integer(source) and pa.types.is_floating(target):
-        return _cast_integers_to_floats(column, target)
-    if pa.types.is_integer(source) and pa.types.is_decimal(target):
-        column = column.cast(pa.decimal256(_MOST_DIGITS, target.scale))
     try:
         done = column.cast(target, safe=True)
-        if not _may_lose(source, target):
+        if not (is_date_or_timestamp(source) or is_date_or_timestamp(target)):
             return done
-        back = done.cast(column.type, safe=True)
+        back = done.cast(column.type, safe=True)  # a cast to a date drops the time without an error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return done if are_identical(column, back) else None
-
-
-def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether Arrow's safe cast may change values without an error."""
-    floats = pa.types.is_floating(source) and pa.types.is_floating(target)
-    return floats or is_date_or_timestamp(source) or is_date_or_timestamp(target)
-
-
-def _cast_integers_to_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """Integers as floats, or None if a number would change; Arrow's safe cast rejects every number above 2^53."""
-    doubles = column.cast(pa.float64(), safe=False)
-    large = pc.fill_null(pc.greater_equal(pc.abs(doubles), float(_EXACT_INTEGERS)), False)
-    pairs = zip(doubles.filter(large).to_pylist(), column.filter(large).to_pylist(), strict=True)
-    if any(int(value) != exact for value, exact in pairs):
-        return None
-    return doubles if target == pa.float64() else _cast_flat(doubles, target)
 
 
 def _values_of(kind: pa.DataType) -> pa.DataType:

@@ -9,7 +9,7 @@ No other job is needed for this. `pyspark_lance.write` casts columns of structs,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,24 +18,11 @@ import pyarrow as pa
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
 from pyspark_lance.types.column_names import quoted
+from pyspark_lance.types.number_casts import are_numbers
+from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.uint8(): "smallint",
-    pa.uint16(): "int",
-    pa.uint32(): "bigint",
-    pa.uint64(): "decimal(20,0)",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-}
-"""The Spark types as which columns of these types are written; the write checks the narrower ranges of some types."""
 
 _START, _END = "lance-lossy-cast<<", ">>lance-lossy-cast"
 _FOUND: Final = re.compile(f"{_START}(.*?)\\|(.*?)\\|(.*?)\\|(.*?){_END}", re.DOTALL)
@@ -79,12 +66,13 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _spark_type(kind: pa.DataType) -> str | None:
-    """The name of a type in Spark; None for types to which Spark need not cast, such as strings, bytes and times."""
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_timestamp(kind):
-        return "timestamp_ntz" if kind.tz is None else "timestamp"
-    return _SPARK_TYPES.get(kind)
+    """The Spark type as which a column of numbers, dates or timestamps is written; None for other types.
+
+    The write checks the narrower ranges of some types.
+    """
+    if not (are_numbers(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return None
+    return spark_schema(pa.schema([pa.field("value", kind)]))["value"].dataType.simpleString()
 
 
 def _cast(frame: DataFrame, name: str, source: pa.DataType, target: pa.DataType, target_name: str) -> Any:

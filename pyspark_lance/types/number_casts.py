@@ -31,9 +31,9 @@ def build_exact_cast(source: pa.DataType, target: pa.DataType, column: str) -> C
     """The cast between two types of numbers, which raises InvalidInputError for a value that the target cannot hold."""
 
     def cast(array: pa.Array) -> pa.Array:
-        done = _cast_exactly(array, target)
+        done = cast_numbers(array, target)
         if done is None:
-            first = find_first_failing(array, lambda part: _cast_exactly(part, target) is not None)
+            first = find_first_failing(array, lambda part: cast_numbers(part, target) is not None)
             raise InvalidInputError(
                 f"column {column!r}: the value {array[first].as_py()} of type {source} does not fit the table's type"
                 f" {target}; round or filter it before it is written"
@@ -65,15 +65,13 @@ def are_identical(first: pa.Array, second: pa.Array) -> bool:
     return bool(pc.all(equal, min_count=0).as_py())
 
 
-def _cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+def cast_numbers(array: pa.Array, target: pa.DataType) -> pa.Array | None:
     """The numbers in another type; None if one would change."""
-    types = pa.types
+    types, kind = pa.types, array.type
     try:
         done = _cast(array, target)
-        is_exact = types.is_integer(array.type) or not (
-            types.is_floating(target) or (types.is_floating(array.type) and types.is_decimal(target))
-        )
-        return done if is_exact or are_identical(_cast(done, array.type), array) else None
+        is_exact = not (types.is_floating(target) or (types.is_floating(kind) and types.is_decimal(target)))
+        return done if is_exact or are_identical(_cast(done, kind), array) else None
     except pa.ArrowInvalid:
         return None
 
@@ -83,10 +81,11 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     types, kind = pa.types, array.type
     if kind == target:
         return array
-    if kind == pa.float16() and target != pa.float32():
-        return _cast(array.cast(pa.float32()), target)
+    if pa.float16() in (kind, target) and pa.float32() not in (kind, target):
+        return _cast(_cast(array, pa.float32()), target)
     if types.is_decimal(kind) and types.is_floating(target) and target != pa.float64():
         return _cast(array.cast(pa.float64()), target)
     if types.is_integer(kind) and types.is_decimal(target):
         array = array.cast(pa.decimal128(_INTEGER_DIGITS, 0))
-    return array.cast(target)
+    # A safe cast rejects all integers beyond 2^53, also those that a double holds.
+    return array.cast(target, safe=not (types.is_integer(kind) and types.is_floating(target)))
