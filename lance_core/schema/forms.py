@@ -55,36 +55,21 @@ from lance_core.schema.field import (
 )
 from lance_core.schema.relabel import relabel
 
-_SIMPLE: Final[dict[str, pa.DataType]] = {
-    "null": pa.null(),
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "uint8": pa.uint8(),
-    "int16": pa.int16(),
-    "uint16": pa.uint16(),
-    "int32": pa.int32(),
-    "uint32": pa.uint32(),
-    "int64": pa.int64(),
-    "uint64": pa.uint64(),
-    "halffloat": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "large_string": pa.large_string(),
-    "binary": pa.binary(),
-    "large_binary": pa.large_binary(),
+TYPES_BY_NAME: Final[dict[str, pa.DataType]] = {
+    **{f"{sign}int{bits}": pa.type_for_alias(f"{sign}int{bits}") for bits in (8, 16, 32, 64) for sign in ("", "u")},
+    **{str(kind): kind for kind in (pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64())},
+    **{str(kind): kind for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
     "date32:day": pa.date32(),
     "date64:ms": pa.date64(),
-    "time32:s": pa.time32("s"),
-    "time32:ms": pa.time32("ms"),
-    "time64:us": pa.time64("us"),
-    "time64:ns": pa.time64("ns"),
+    **{f"time32:{unit}": pa.time32(unit) for unit in ("s", "ms")},
+    **{f"time64:{unit}": pa.time64(unit) for unit in ("us", "ns")},
     **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
 }
+"""The types without parameters of their own, by their names in schemas of the format and in JSON."""
 JSON: Final = "json"
 """Logical type of JSON: `lance_core.schema.jsonb` in data files, `arrow.json` in Arrow schemas."""
 
-_SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
+NAMES_OF_TYPES: Final = {arrow_type: name for name, arrow_type in TYPES_BY_NAME.items()}
 
 # The value of Field.encoding for a type: 0.1 readers need it, later ones ignore it.
 _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
@@ -294,8 +279,8 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
 def _logical_type(kind: pa.DataType, path: str) -> str:
     """Logical type of an Arrow type that has no child fields."""
     types = pa.types
-    if kind in _SIMPLE_NAMES:
-        return _SIMPLE_NAMES[kind]
+    if kind in NAMES_OF_TYPES:
+        return NAMES_OF_TYPES[kind]
     if kind == pa.string_view():
         return "string"
     if kind == pa.binary_view():
@@ -329,8 +314,8 @@ def _find_encoding(kind: pa.DataType) -> int:
 
 def _parse(kind: str) -> pa.DataType:
     """The Arrow type of a logical type that has no child fields."""
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
+    if kind in TYPES_BY_NAME:
+        return TYPES_BY_NAME[kind]
     head, _, rest = kind.partition(":")
     parser = _PARSERS.get(head)
     if parser is None:

@@ -10,27 +10,7 @@ import pyarrow as pa
 from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.extension_types import exported_metadata
 from lance_core.schema.field import MOST_LEVELS
-from lance_core.schema.forms import check_depth, check_names, resolve_extensions
-
-_PLAIN: Final[dict[pa.DataType, str]] = {
-    pa.null(): "null",
-    pa.bool_(): "bool",
-    **{kind: str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{kind: str(kind) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
-    pa.float16(): "halffloat",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.large_string(): "large_string",
-    pa.binary(): "binary",
-    pa.large_binary(): "large_binary",
-    pa.date32(): "date32:day",
-    pa.date64(): "date64:ms",
-    **{pa.time32(unit): f"time32:{unit}" for unit in ("s", "ms")},
-    **{pa.time64(unit): f"time64:{unit}" for unit in ("us", "ns")},
-    **{pa.duration(unit): f"duration:{unit}" for unit in ("s", "ms", "us", "ns")},
-}
-_TYPES: Final = {name: kind for kind, name in _PLAIN.items()}
+from lance_core.schema.forms import NAMES_OF_TYPES, TYPES_BY_NAME, check_depth, check_names, resolve_extensions
 
 _RUST: Final = {
     "null": "Null",
@@ -50,7 +30,7 @@ _RUST: Final = {
 
 def rust_name(kind: pa.DataType) -> str:
     """The name of a type in messages of pylance: Rust's for plain types, Arrow's for all others."""
-    return _RUST.get(_PLAIN.get(kind, ""), str(kind))
+    return _RUST.get(NAMES_OF_TYPES.get(kind, ""), str(kind))
 
 
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
@@ -116,8 +96,8 @@ def _field_to_json(field: pa.Field) -> dict[str, Any]:
 
 
 def _type_to_json(kind: pa.DataType) -> dict[str, Any]:
-    if kind in _PLAIN:
-        return {"type": _PLAIN[kind]}
+    if kind in NAMES_OF_TYPES:
+        return {"type": NAMES_OF_TYPES[kind]}
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return {"type": "fixed_size_binary", "length": kind.byte_width}
     if pa.types.is_timestamp(kind):
@@ -147,8 +127,8 @@ def _field_from_json(field: Mapping[str, Any], level: int = 0) -> pa.Field:
 def _type_from_json(data: Mapping[str, Any], level: int) -> pa.DataType:
     """The type; `level` is the nesting level of its children."""
     name = data["type"]
-    if name in _TYPES:
-        return _TYPES[name]
+    if name in TYPES_BY_NAME:
+        return TYPES_BY_NAME[name]
     if name == "fixed_size_binary":
         return pa.binary(data["length"])
     if name == "struct":
@@ -167,5 +147,5 @@ def _type_from_json(data: Mapping[str, Any], level: int) -> pa.DataType:
         return (pa.decimal128 if width == 128 else pa.decimal256)(precision, scale)
     if head == "dict":
         values, index, ordered = rest.rsplit(":", 2)
-        return pa.dictionary(_TYPES[index], _TYPES[values], ordered == "true")
+        return pa.dictionary(TYPES_BY_NAME[index], TYPES_BY_NAME[values], ordered == "true")
     raise InvalidInputError(f"Failed to convert json to schema: unknown type {name!r}")

@@ -21,19 +21,9 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 60
 
 _NULLABLE_TYPES = {
-    "Int8": pa.int8(),
-    "Int16": pa.int16(),
-    "Int32": pa.int32(),
-    "Int64": pa.int64(),
-    "UInt8": pa.uint8(),
-    "UInt16": pa.uint16(),
-    "UInt32": pa.uint32(),
-    "UInt64": pa.uint64(),
-    "Float32": pa.float32(),
-    "Float64": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-}
+    name: pa.type_for_alias(name.lower())
+    for name in ("boolean", "string", *(f"{kind}{bits}" for kind in ("Int", "UInt") for bits in (8, 16, 32, 64)))
+} | {"Float32": pa.float32(), "Float64": pa.float64()}
 """pandas' types of columns with nulls, with the Arrow types that hold them."""
 
 _ARROW_BACKED = "[pyarrow]"

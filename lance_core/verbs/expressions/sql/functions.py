@@ -20,7 +20,7 @@ from lance_core.verbs.expressions.sql.compare import all_of, common_of, is_null,
 from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.datafusion_calls import compute, compute_call, find_function
 from lance_core.verbs.expressions.sql.dialect import invalid
-from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
+from lance_core.verbs.expressions.sql.functions_json import JSON_FUNCTIONS, check_json_arguments
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, literal
 
@@ -105,7 +105,7 @@ def _compile_regexp_match(c: Compiler, _: exp.Expr, arguments: Sequence[exp.Expr
 def _json(name: str) -> Callable[..., Typed]:
     def compiled(*arguments: Typed) -> Typed:
         check_json_arguments(name, arguments)
-        return python_call(name, arguments, JSON_TYPES[name])
+        return python_call(name, arguments, JSON_FUNCTIONS[name][0])
 
     return compiled
 
@@ -230,7 +230,7 @@ _TYPED_FUNCTIONS: Final[dict[str, tuple[_TypedFunction, int, int]]] = {
         for prefix in ("array", "list")
         for name in ("contains", "has", "has_all", "has_any")
     },
-    **{name: (_json(name), 2, 2) for name in JSON_TYPES},
+    **{name: (_json(name), 2, 2) for name in JSON_FUNCTIONS},
     "json_array_contains": (_json("json_array_contains"), 3, 3),
 }
 """By name: the function, and the least and the most arguments."""

@@ -17,19 +17,6 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema.jsonb import decoded, encoded, json_string, parsed
 from lance_core.verbs.expressions.sql.typed import Typed
 
-JSON_TYPES: Final[dict[str, pa.DataType]] = {
-    "json_extract": pa.string(),
-    "json_exists": pa.bool_(),
-    "json_get": pa.large_binary(),
-    "json_get_string": pa.string(),
-    "json_get_int": pa.int64(),
-    "json_get_float": pa.float64(),
-    "json_get_bool": pa.bool_(),
-    "json_array_contains": pa.bool_(),
-    "json_array_length": pa.int64(),
-}
-"""Functions and the types of their results; all take a value and a path or key, one a string as well."""
-
 _STEP: Final = re.compile(
     r"""\.(?P<name>[^.\[\]"'\s()?@*$]+)|\."(?P<quoted>[^"]*)"|\[\s*"(?P<double>[^"]*)"\s*\]|\[\s*'(?P<single>[^']*)'\s*\]"""
     r"""|\[\s*(?P<index>\d+)\s*\]|(?P<last>\[\s*last\s*\])|(?P<all>\[\s*\*\s*\])|(?P<every>\.\*)"""
@@ -180,15 +167,18 @@ def _bool(value: Any) -> bool:
     return value.lower() == "true"
 
 
-JSON_IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
-    "json_extract": _extract,
-    "json_exists": lambda data, path: bool(_find_values(_parse_value(data), path)),
-    "json_get": _get,
-    "json_get_string": _make_getter("text", _string),
-    "json_get_int": _make_getter("integer", _int),
-    "json_get_float": _make_getter("number", float),
-    "json_get_bool": _make_getter("truth value", _bool),
-    "json_array_contains": _contains,
-    "json_array_length": _length,
+JSON_FUNCTIONS: Final[dict[str, tuple[pa.DataType, Callable[..., Any]]]] = {
+    "json_extract": (pa.string(), _extract),
+    "json_exists": (pa.bool_(), lambda data, path: bool(_find_values(_parse_value(data), path))),
+    "json_get": (pa.large_binary(), _get),
+    "json_get_string": (pa.string(), _make_getter("text", _string)),
+    "json_get_int": (pa.int64(), _make_getter("integer", _int)),
+    "json_get_float": (pa.float64(), _make_getter("number", float)),
+    "json_get_bool": (pa.bool_(), _make_getter("truth value", _bool)),
+    "json_array_contains": (pa.bool_(), _contains),
+    "json_array_length": (pa.int64(), _length),
 }
-"""What each gives for the values of one row, none of them null."""
+"""The type of the result of each, and what it gives for the values of one row, none of them null.
+
+All take a value and a path or key, one a string as well.
+"""

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from lance_core.verbs.expressions.printed import SQL_MARK
-from lance_core.verbs.expressions.sql.functions_json import JSON_IMPLEMENTATIONS
+from lance_core.verbs.expressions.sql.functions_json import JSON_FUNCTIONS
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "decimal_remainder": _map_decimals(_check_divisor(_WIDE.remainder)),
     "decimal_subtract": _map_decimals(_WIDE.subtract),
     "float_order": _float_order,
-    **{name: _map_rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
+    **{name: _map_rows(function) for name, (_, function) in JSON_FUNCTIONS.items()},
     "lower": _change_case("utf8_lower", str.lower),
     "remainder": _remainder,
     "string_to_date": _string_to_date,
