@@ -208,3 +208,18 @@ def test_lists_without_a_buffer_of_items_become_vectors():
         writer.write_batch(pa.record_batch([pa.array([None, None], ELEMENTS)], schema=schema))
     (batch,) = pa.ipc.open_stream(sink.getvalue())
     assert BatchConverter(pa.schema([("a", VECTORS)]))(batch).to_pylist() == [{"a": None}, {"a": None}]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(2**60, pa.float64()), (2**31, pa.float32()), (65504, pa.float16())])
+def test_a_float_takes_each_integer_that_it_holds(value, kind):
+    batch = pa.record_batch({"a": pa.array([value, None], pa.int64())})
+    assert BatchConverter(pa.schema([("a", kind)]))(batch)["a"].to_pylist() == [float(value), None]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(2**60 + 1, pa.float64()), (2**31 + 1, pa.float32()), (65536, pa.float16())]
+)
+def test_a_float_takes_no_other_integer(value, kind):
+    batch = pa.record_batch({"a": pa.array([value], pa.int64())})
+    with pytest.raises(InvalidInputError, match=f"column 'a': the value {value} of type int64 does not fit"):
+        BatchConverter(pa.schema([("a", kind)]))(batch)
