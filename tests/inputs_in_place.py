@@ -31,6 +31,8 @@ def update_columns(uri, key, texts, *, with_offsets=False, branch=None):
     dataset = lance.dataset(uri).checkout_version((branch, None))
     fragment = dataset.get_fragments()[0]
     present = {row[key] for row in fragment.to_table([key]).to_pylist()} & texts.keys()
+    if not present:
+        return present
     rows = pa.table({key: sorted(present), "text": [texts[name] for name in sorted(present)]})
     metadata, fields, *more = fragment.update_columns(rows, key, key, with_offsets=with_offsets)
     offsets = {"updated_fragment_offsets": {fragment.fragment_id: more[0]}} if more else {}

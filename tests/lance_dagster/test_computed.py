@@ -197,6 +197,9 @@ def test_a_dry_run(root, calls, is_tagged):
         assert first["lance/expected_cost"] == 1.5
         assert (second["lance/due_new"], second["lance/due_inputs_changed"], second["lance/due_share"]) == (1, 1, 0.5)
         assert second["lance/rows_due"] == {"new": 1, "inputs changed": 1}
+        seconds = instance.get_latest_materialization_event(sizes.key).asset_materialization.metadata["lance/seconds"]
+        assert second["lance/expected_seconds"] == pytest.approx(seconds.value * 2 / 3)
+        assert "lance/expected_seconds" not in first
         assert len(calls) == 3
 
 

@@ -242,6 +242,15 @@ def test_a_branch(table, compute, spark, uri):
     assert (compute().rows_due, sizes(uri)) == ({}, EXPECTED)
 
 
+def test_another_run_is_rejected_meanwhile(table, compute, uri):
+    def compute_too(batch):
+        return lance_core.dataset(uri).compute_columns(measure, **SIZE)
+
+    assert compute(compute_too, where="id < 8", max_failed_rows=8).rows_failed == 8
+    failures = lance_core.dataset(str(Path(uri).parent / "_failed" / "size.lance")).to_table()
+    assert all("RetryableConflictError: computation 'size'" in error for error in failures["error"].to_pylist())
+
+
 def never(_):
     raise AssertionError
 
@@ -253,6 +262,7 @@ def never(_):
         ({"columns": pa.schema([pa.field("size", pa.int32(), nullable=False)])}, SchemaError, "must be nullable"),
         ({"columns": pa.schema([("id", pa.int64())])}, InvalidInputError, "'id' already, which .* does not own"),
         ({"code_version": ""}, InvalidInputError, "code_version must be a string"),
+        ({"code_version": None}, InvalidInputError, "code_version must be a string"),
         ({"processes": 2}, InvalidInputError, "in the processes of the executor"),
         ({"batch_size": 0}, InvalidInputError, "batch_size must be at least 1"),
     ],

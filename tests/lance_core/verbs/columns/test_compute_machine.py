@@ -165,6 +165,7 @@ class Machine:
             result = table.compute_columns(
                 measure, **options, batch_size=BATCH, commit_every=STAGED, max_failed_rows=10**6,
                 visible_every=self.random.choice([None, 15]) if not kill else None,
+                executor=self.random.choice([None, None, self.execute]),
             )  # fmt: skip
         except Killed:
             assert called <= expected
@@ -183,6 +184,14 @@ class Machine:
         return (
             f"code {code}, {where or 'all'}, {len(due)} rows, calls {result.calls}, staged {result.rows_staged_before}"
         )
+
+    def execute(self, plan):
+        """Run tasks, of which the answers of some are lost, so that they are attempted again."""
+        tasks = plan.divide(self.random.randrange(1, 6))
+        for task in self.random.sample(tasks, len(tasks)):
+            if self.random.random() < 0.3:
+                task.run()
+            yield task.run()
 
     def kill(self):
         return self.compute(kill=True)
