@@ -17,6 +17,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     inspect.schema,
     inspect.columns,
     inspect.head,
+    inspect.indices,
     inspect.diff,
     inspect.tags,
     refs.branches,

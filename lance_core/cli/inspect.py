@@ -21,6 +21,7 @@ from lance_core.commit.versions import (
 )
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import CorruptFileError
+from lance_core.maintenance import describe_index_health
 from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
@@ -185,6 +186,22 @@ def columns(dataset: LanceDataset, output: CommandOutput) -> None:
             **due,
         })  # fmt: skip
     output.rows(rows, ["name", "columns", "inputs", "code_version", "due", "new", "inputs changed", "failed"])
+
+
+@command("indices")
+def indices(dataset: LanceDataset, output: CommandOutput) -> None:
+    """List indices: declared, built, covered, and how well they find.
+
+    Declared are those that maintenance keeps by a policy with `indices`. Recall is the share of the nearest rows, or of
+    rows with rare words, that were found when maintenance measured it.
+    """
+    rows = [dataclasses.asdict(index) for index in describe_index_health(dataset)]
+    shown = [{**row, "recall": (row["recall"] or {}).get("value"), "bytes": row["size_bytes"]} for row in rows]
+    columns = ["name", "column", "kind", "metric", "declared", "built", "covered", "segments", "trained_rows"]
+    output.rows(rows if output.as_json else shown, [*columns, "recall", "bytes"])
+    for row in rows:
+        if row["failure"] is not None:
+            output.line("{action} failed: {reason}; the next attempt: {retry_at}".format(**row["failure"]))
 
 
 @command("head")

@@ -42,7 +42,8 @@ def _field_options(record: type) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         for each in reversed(fields(record)):
-            function = option(each)(function)
+            if each.name != "indices":  # a mapping, which a file has
+                function = option(each)(function)
         return function
 
     return decorate
@@ -181,6 +182,7 @@ def _describe(report: MaintenanceReport) -> dict[str, Any]:
         **({} if after is None else {f"{name}_after": number for name, number in after.numbers().items()}),
         **report.done,
         **({} if report.expired_rows_in is None else {"expired_rows_in": report.expired_rows_in}),
+        **({"indices": list(report.indices)} if report.indices else {}),
         "seconds": report.seconds,
         "reason": report.reason,
     }

@@ -31,6 +31,8 @@ from lance_core.maintenance.routine.maintain import maintain, maintain_lake
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, MaintenanceStep, Rewriter
 from lance_core.maintenance.routine.steps import pool_rewriter, run_here
+from lance_core.maintenance.search.declaration import IndexDeclaration, parse_declarations
+from lance_core.maintenance.search.overview import IndexHealth, describe_index_health
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 
@@ -50,6 +52,8 @@ __all__ = [
     "ExpectedVersions",
     "FoundTable",
     "HoldingVersion",
+    "IndexDeclaration",
+    "IndexHealth",
     "MaintenanceBudget",
     "MaintenancePlan",
     "MaintenancePolicy",
@@ -67,11 +71,13 @@ __all__ = [
     "columns_without_zone_map",
     "commit_what_fits",
     "compact",
+    "describe_index_health",
     "explain_cleanup_old_versions",
     "find_tables",
     "index_partitions",
     "maintain",
     "maintain_lake",
+    "parse_declarations",
     "pool_rewriter",
     "rebase_results",
     "removed_commits",

@@ -7,7 +7,7 @@ written; their content and sizes are unknown.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 from uuid import UUID, uuid4
@@ -155,6 +155,18 @@ class ExpectedVersions(Generic[_Handle]):
             self._change_indices((self._foresee_segment(last, missed),), ())
         else:
             self._change_indices((self._foresee_segment(last, every),), (last,))
+
+    def replace_segments(self, name: str, fragment_ids: Collection[int], replaced: Collection[str] = ()) -> None:
+        """Add a segment to an index, in place of others.
+
+        Args:
+            name: The index.
+            fragment_ids: The fragments that the segment covers.
+            replaced: The uuids of the segments that it replaces.
+        """
+        segments = [index for index in self._manifest.indices if index.name == name]
+        dropped = tuple(index for index in segments if str(index.uuid) in replaced)
+        self._change_indices((self._foresee_segment(segments[-1], BitMap(fragment_ids)),), dropped)
 
     def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
         """What a cleanup after these versions would remove of the files that exist now.

@@ -80,6 +80,14 @@ class LanceMaintenancePolicy:
         max_small_fragments: With more small fragments than this, a table needs maintenance.
         max_versions: With more versions than this, a table needs maintenance; a sensor counts only versions since the
             last maintenance.
+        indices: The indices that a table is to have, by column: a kind such as "FTS", or a mapping with `kind`, fields
+            and parameters; None for no declarations.
+        drop_undeclared: Whether indices that `indices` does not have are dropped; zone maps stay.
+        require_search: Whether a declared index that could not be built or kept is an error.
+        index_memory: The most memory of a process that builds an index: bytes, a string such as "4GB", or None for no
+            limit.
+        index_timeout: The longest that one build of an index may take: seconds, a string such as "2h", a timedelta, or
+            None ("never").
 
     Raises:
         ValueError: A value is of the wrong type or out of range.
@@ -119,6 +127,17 @@ class LanceMaintenancePolicy:
     move_to: str | None = field_with_description(
         None, 'The name of the base path that files move to; "." for the table\'s own folder.'
     )
+    indices: Mapping[str, Any] | None = field_with_description(
+        None, "The indices that the table is to have: kinds and parameters by column."
+    )
+    drop_undeclared: bool = field_with_description(False, "Drop indices that are not declared; zone maps stay.")
+    require_search: bool = field_with_description(False, "Fail if a declared index could not be built or kept.")
+    index_memory: str | int | None = field_with_description(
+        None, 'The most memory of a process that builds an index, such as "4GB".'
+    )
+    index_timeout: str | int | timedelta | None = field_with_description(
+        "1d", 'The longest that one build of an index may take, such as "2h"; "never" for no limit.'
+    )
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Reject unknown arguments, naming the nearest known argument."""
@@ -141,6 +160,8 @@ class LanceMaintenancePolicy:
             missing = [name for name in names if getattr(self, name) is None]
             if 0 < len(missing) < len(names):
                 raise ValueError(f"{' and '.join(names)} go together: give {' and '.join(missing)} as well")
+        if self.indices is not None or self.drop_undeclared or self.index_memory is not None:
+            self.to_core()  # which checks them
 
     @property
     def age(self) -> timedelta | None:
@@ -257,7 +278,7 @@ def check_fields(record: Any) -> None:
             raise ValueError(f"{each.name} must be True or False, not {value!r}")
         if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
             raise ValueError(f"{each.name} must be a name or None, not {value!r}")
-        if "timedelta" in kind:
+        if "timedelta" in kind and not (is_count and "int" in kind):
             age = parse_age(value)
             if age is not None and (not isinstance(age, timedelta) or age <= timedelta(0)):
                 raise ValueError(f"{each.name} must be a positive duration, not {value!r}")

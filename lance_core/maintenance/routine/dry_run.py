@@ -14,6 +14,12 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.ages import find_expiry
 from lance_core.maintenance.routine.budget import sum_bytes
+from lance_core.maintenance.routine.declared import (
+    expect_due_actions,
+    expect_early_actions,
+    find_stale_indices,
+    survey_declared,
+)
 from lance_core.maintenance.routine.health import drop_zone_maps, measure
 from lance_core.maintenance.routine.indices import count_expected_extensions
 from lance_core.maintenance.routine.report import MaintenanceReport
@@ -49,6 +55,8 @@ def foresee(dataset: Handle, report: MaintenanceReport, in_use: Mapping[str, int
         ]
     if tasks and plan.indices_first:
         report = report.plus(indices_refreshed=count_expected_extensions(expected, plan.indices_first))
+    if tasks and plan.segments_first:
+        report = expect_early_actions(expected, report)
     report = _add_rewrites(expected, report, tasks)
     if not report.deferred:
         deletions = Compaction.plan(expected.dataset, policy.compaction_options(deletions_only=True)).tasks
@@ -82,12 +90,12 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     zone_maps = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
-    due = []
-    if plan.policy.refresh_indices:
-        due = [name for name, share in measure(expected.dataset, plan.policy).unindexed.items() if share]
+    declared = survey_declared(expected.dataset.snapshot, plan.policy)
+    due = find_stale_indices(measure(expected.dataset, plan.policy), plan.policy, declared)
     if due:
         refreshed = count_expected_extensions(expected, due)
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
+    report = expect_due_actions(expected, report)
     if plan.files_to_move:
         report = report.plus(files_moved=plan.files_to_move, bytes_moved=plan.bytes_to_move)
     return report.plus(row_ids_migrated=1) if plan.row_ids_due else report

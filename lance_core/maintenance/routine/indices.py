@@ -18,6 +18,7 @@ from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.search.decide import IndexAction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.inspect.indices import describe_indices
@@ -49,23 +50,30 @@ def is_extended_here(dataset: Handle, name: str) -> bool:
 
 
 def choose_due_rewrites(
-    dataset: Handle, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
-) -> tuple[list[CompactionTask], list[str]]:
-    """The rewrites that are due, and the indices to extend before their commit: all of `names`, or none.
+    dataset: Handle,
+    tasks: list[CompactionTask],
+    options: Mapping[str, Any],
+    names: Sequence[str],
+    actions: Sequence[IndexAction] = (),
+) -> tuple[list[CompactionTask], bool]:
+    """The rewrites that are due, and whether indices are to be extended before their commit.
 
     Args:
         dataset: The table.
         tasks: The rewrites that the indices allow without extension.
         options: Options of the compaction.
         names: The indices that do not cover all rows, and can be extended here.
+        actions: The extensions and merges of declared indices.
     """
     expected = ExpectedVersions(dataset)
     count_expected_extensions(expected, names)
+    for action in actions:
+        expected.replace_segments(action.name, action.fragment_ids, action.replaced)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
     # If the fragment reuse index has its details in a file, no fragment that an index covers can be rewritten.
     if later == tasks or _count_saved_fragments(later) < _count_saved_fragments(tasks):
-        return tasks, []
-    return later, list(names)
+        return tasks, False
+    return later, True
 
 
 def _count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError, StoreError
 from lance_core.maintenance.routine.budget import fit_budget
+from lance_core.maintenance.routine.declared import check_indices
 from lance_core.maintenance.routine.dry_run import foresee
 from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, find_tables_put_off, place_below
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy, change_policy
@@ -208,8 +209,12 @@ def _maintain_surveyed(
         except Exception as error:
             _logger.exception("%s: the dry run failed", plan.table)
             return report.failed("dry_run", error)
-    if report.error is not None or report.is_put_off or not plan.is_due:
+    if report.error is not None or report.is_put_off:
         return report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
+    if not plan.is_due:
+        stale = len(set(plan.indices_left).difference(plan.indices_missing))
+        report = report.plus(indices_not_refreshed=stale) if stale else report
+        return check_indices(report, plan.indices_missing, _logger)
     context = StepContext(
         rewriter=pool_rewriter(plan.policy.max_parallel_tasks) if rewriter is None else rewriter,
         properties=dict(properties or {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -9,10 +10,18 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
+from lance_core.maintenance.search.declaration import IndexDeclaration, parse_declarations
 from lance_core.times import parse_duration
 
 TOGETHER: Final = (("expire_rows_older_than", "expire_by"), ("move_older_than", "move_by", "move_to"))
 """The fields of a policy that are given together, or not at all."""
+
+_BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)?", re.IGNORECASE)
+_UNITS: Final = {
+    f"{prefix}{middle}B": base**power
+    for power, prefix in enumerate(("", "K", "M", "G", "T"))
+    for middle, base in (("", 1000), ("I", 1024))
+}
 
 
 def _field_with_description(default: Any, description: str) -> Any:
@@ -56,6 +65,14 @@ class MaintenancePolicy:
             for 32 on object storage and one on disks.
         receipts_older_than: Rows of the log of maintenance older than this are deleted: a string, a timedelta, or None
             ("never").
+        indices: The indices that a table is to have, by column: a kind such as "FTS", or a mapping with `kind` and
+            fields of an `IndexDeclaration`; None for no declarations.
+        drop_undeclared: Whether indices that `indices` does not have are dropped; zone maps stay.
+        require_search: Whether a declared index that could not be built or kept is an error.
+        index_memory: The most memory of a process that builds an index: bytes, a string such as "4GB", or None for no
+            limit.
+        index_timeout: The longest that one build of an index may take: seconds, a string such as "2h", a timedelta, or
+            None ("never").
 
     Raises:
         InvalidInputError: A value is of the wrong type or out of range.
@@ -103,6 +120,17 @@ class MaintenancePolicy:
     move_to: str | None = _field_with_description(
         None, 'The name of the base path that files move to; "." for the table\'s own folder.'
     )
+    indices: Mapping[str, Any] | None = _field_with_description(
+        None, "The indices that the table is to have: kinds and parameters by column."
+    )
+    drop_undeclared: bool = _field_with_description(False, "Drop indices that are not declared; zone maps stay.")
+    require_search: bool = _field_with_description(False, "Fail if a declared index could not be built or kept.")
+    index_memory: str | int | None = _field_with_description(
+        None, 'The most memory of a process that builds an index, such as "4GB".'
+    )
+    index_timeout: str | int | timedelta | None = _field_with_description(
+        "1d", 'The longest that one build of an index may take, such as "2h"; "never" for no limit.  [1d]'
+    )
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
@@ -114,6 +142,26 @@ class MaintenancePolicy:
             missing = [name for name in names if getattr(self, name) is None]
             if 0 < len(missing) < len(names):
                 raise InvalidInputError(f"{' and '.join(names)} go together: give {' and '.join(missing)} as well")
+        if self.drop_undeclared and self.indices is None:
+            raise InvalidInputError("drop_undeclared needs indices: {} declares none")
+        _ = self.declarations, self.index_memory_bytes, self.index_timeout_s
+
+    @property
+    def declarations(self) -> tuple[IndexDeclaration, ...]:
+        """`indices` as records."""
+        return parse_declarations(self.indices)
+
+    @property
+    def index_memory_bytes(self) -> int | None:
+        """`index_memory` as a number of bytes; None for no limit."""
+        return None if self.index_memory is None else _parse_bytes("index_memory", self.index_memory)
+
+    @property
+    def index_timeout_s(self) -> float | None:
+        """`index_timeout` in seconds; None for no limit."""
+        limit = self.index_timeout
+        age = _parse_age("index_timeout", timedelta(seconds=limit) if isinstance(limit, int | float) else limit)
+        return None if age is None else age.total_seconds()
 
     @property
     def age(self) -> timedelta | None:
@@ -143,7 +191,15 @@ class MaintenancePolicy:
     def without_columns(self) -> MaintenancePolicy:
         """The policy for a table that does not have its columns, such as the log or the manifest of a namespace."""
         return replace(
-            self, expire_rows_older_than=None, expire_by=None, move_older_than=None, move_by=None, move_to=None
+            self,
+            expire_rows_older_than=None,
+            expire_by=None,
+            move_older_than=None,
+            move_by=None,
+            move_to=None,
+            indices=None,
+            drop_undeclared=False,
+            require_search=False,
         )
 
     def compaction_options(self, **options: Any) -> dict[str, Any]:
@@ -242,7 +298,7 @@ def _check_fields(record: MaintenancePolicy | MaintenanceBudget) -> None:
             raise InvalidInputError(f"{each.name} must be True or False, not {value!r}")
         if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
             raise InvalidInputError(f"{each.name} must be a name or None, not {value!r}")
-        if "timedelta" in kind:
+        if "timedelta" in kind and not (is_count and "int" in kind):
             _parse_age(each.name, value)
 
 
@@ -258,3 +314,17 @@ def _parse_age(name: str, value: str | timedelta | None) -> timedelta | None:
     if not isinstance(age, timedelta) or age <= timedelta(0):
         raise InvalidInputError(f"{name} must be a positive duration, not {value!r}")
     return age
+
+
+def _parse_bytes(name: str, value: int | str) -> int:
+    """A number of bytes, such as 4000000000 or "4GB".
+
+    Raises:
+        InvalidInputError: The value is no positive number of bytes.
+    """
+    parts = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if parts is not None:
+        value = int(float(parts[1]) * _UNITS[(parts[2] or "B").upper()])
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise InvalidInputError(f'{name} must be a number of bytes or a string such as "4GB", not {value!r}')
+    return value

@@ -7,7 +7,7 @@ A report is plain and can be pickled: each step may run in another process, and 
     failed        a step failed
     skipped       a writer committed before a rewrite or the extension of an index
     put off       work is due, and the run did none of it
-    partly done   the run did a part, and put off the rest, or could not delete files
+    partly done   the run did a part, and put off the rest, or could not delete files; or a declared index has a problem
     done          all due work is done
     healthy       nothing was due, or others did the due work meanwhile: the run changed nothing
     absent        the table was dropped after it was planned
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from lance_core.maintenance.compaction.plan import DAMAGE
 from lance_core.maintenance.compaction.rewrite import RewriteResult
@@ -32,6 +32,7 @@ Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult |
 
 _WORK: Final = (
     *("fragments_removed", "indices_refreshed", "row_ids_migrated", "rows_expired", "files_moved"),
+    *("indices_built", "indices_adopted", "indices_measured", "indices_dropped"),
     *("files_removed", "bytes_removed"),
 )
 
@@ -52,8 +53,11 @@ class MaintenancePlan:
             is due.
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
         indices_left: The indices that do not cover all rows, and that cannot be extended here.
+        indices_missing: The declared indices that cannot be built or kept here, as pylance is not installed.
         indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that an
             index covers with fragments that it does not cover.
+        segments_first: What is done with the segments of declared indices before rewrites are committed: "merge",
+            "extend", or None.
         row_ids_due: Whether the table gets stable row ids.
         expire_before: The time before which rows expire; None if no row expires.
         rows_to_expire: The number of these rows.
@@ -78,7 +82,9 @@ class MaintenancePlan:
     expired_bytes: int = 0
     indices_due: bool = False
     indices_left: Sequence[str] = ()
+    indices_missing: Sequence[str] = ()
     indices_first: Sequence[str] = ()
+    segments_first: str | None = None
     row_ids_due: bool = False
     expire_before: datetime | None = None
     rows_to_expire: int = 0
@@ -152,6 +158,9 @@ class MaintenanceReport:
         expired_rows_in: The tags and branches whose versions have rows that expired, as a list in words; None if no row
             expired, or nothing else has them.
         after: The table after the last step, or as it would be after a dry run; None before.
+        indices: The work on declared indices: `index`, `action`, `reason`, `seconds`, and where there is one `recall`
+            or `error`.
+        index_problems: Why declared indices could not be built or kept, or are worse than declared.
         deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
         error: The errors of steps; None if no step failed.
         is_put_off: Whether all work on the table is put off.
@@ -168,6 +177,8 @@ class MaintenanceReport:
     steps: Sequence[MaintenanceStep] = ()
     expired_rows_in: str | None = None
     after: TableHealth | None = None
+    indices: Sequence[Mapping[str, Any]] = ()
+    index_problems: Sequence[str] = ()
     deferred: str | None = None
     error: str | None = None
     is_put_off: bool = False
@@ -189,6 +200,8 @@ class MaintenanceReport:
             return "absent"
         if self.lost:
             return "skipped"
+        if self.deferred is None and self.index_problems:
+            return "partly done"
         if self.deferred is None:
             has_left = self.plan.is_due and self.done.get("indices_not_refreshed")
             return "done" if self.has_work or has_left else "healthy"
@@ -198,7 +211,7 @@ class MaintenanceReport:
     def reason(self) -> str | None:
         """Why the table failed or was skipped, or what of it was put off; None if nothing is left."""
         lost = f"writers committed before {self.lost:,} rewrites or indices" if self.lost else None
-        return self.error or "; ".join(filter(None, (lost, self.deferred))) or None
+        return self.error or "; ".join(filter(None, (lost, self.deferred, *self.index_problems))) or None
 
     @property
     def bytes_left(self) -> int | None:

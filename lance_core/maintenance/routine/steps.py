@@ -38,6 +38,12 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.moves import OWN_FOLDER, move_fragments
 from lance_core.maintenance.routine.ages import find_old_fragments, is_older
 from lance_core.maintenance.routine.budget import choose_tasks_that_fit, explain_put_off, time_is_up
+from lance_core.maintenance.routine.declared import (
+    find_stale_indices,
+    run_due_actions,
+    run_early_actions,
+    survey_declared,
+)
 from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
 from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
@@ -208,11 +214,15 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
     # Rewrites that failed are not tried again here: the table is finished without them.
     missing, are_joined = 0 if report.deferred or report.error else plan.num_tasks - len(results), False
     report = replace(report, results=())
-    if results and plan.indices_first:
+    if results and (plan.indices_first or plan.segments_first):
         sizes = measure_index_bytes(dataset)
         # `refresh_indices` retries indices that were not extended here, and reports them.
         done = extend_indices(dataset, plan.indices_first, context.properties)
-        report = _add_index_growth(dataset, report.plus(indices_refreshed=done.refreshed), sizes)
+        report = report.plus(indices_refreshed=done.refreshed)
+        if plan.segments_first:
+            merges = plan.segments_first == "merge"
+            report = run_early_actions(dataset, report, context.properties, merges=merges)
+        report = _add_index_growth(dataset, report, sizes)
         rebased_results = rebase_results(dataset, results)
         report = report.plus(bytes_read=_sum_bytes_read(results) - _sum_bytes_read(rebased_results))
         missing += len(results) - len(rebased_results)
@@ -355,9 +365,8 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
         dataset.checkout_latest()
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
-    due = []
-    if plan.policy.refresh_indices:
-        due = [name for name, share in measure(dataset, plan.policy).unindexed.items() if share]
+    declared = survey_declared(dataset.snapshot, plan.policy)
+    due = find_stale_indices(measure(dataset, plan.policy), plan.policy, declared)
     if due:
         done = extend_indices(dataset, due, context.properties)
         are_joined = done.are_joined
@@ -366,6 +375,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
             report = report.failed(_REFRESH, failure)
         for problem in done.problems:
             context.log.warning("%s: %s", plan.table, problem)
+    report = run_due_actions(dataset, report, context.properties, context.log)
     report = _add_index_growth(dataset, report, sizes)
     return _commit_all(dataset, report, context, _REFRESH) if are_joined else report
 

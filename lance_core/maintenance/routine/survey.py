@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from lance_core.commit.versions import existing_versions
 from lance_core.errors import CorruptFileError, InvalidInputError, VersionNotFoundError
@@ -18,8 +18,16 @@ from lance_core.maintenance.cleanup.copies import list_unused_copies
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import CleanupStats, explain_cleanup_old_versions, select
 from lance_core.maintenance.compaction.compaction import Compaction
+from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.ages import find_expiry, find_limit, find_old_fragments
+from lance_core.maintenance.routine.declared import (
+    DeclaredIndices,
+    describe_problems,
+    find_early_actions,
+    find_stale_indices,
+    survey_declared,
+)
 from lance_core.maintenance.routine.health import measure
 from lance_core.maintenance.routine.indices import choose_due_rewrites, is_extended_here
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -71,7 +79,8 @@ def survey_table(
     oldest = None
     if policy.cleans_up and health.versions > max(1, policy.retain_versions or 1):
         oldest = _find_expired(dataset, health.oldest, policy)
-    stale = [name for name, share in health.unindexed.items() if share and policy.refresh_indices]
+    declared = survey_declared(dataset.snapshot, policy)
+    stale = find_stale_indices(health, policy, declared)
     left = [name for name in stale if not is_extended_here(dataset, name)]
     expiry, move_before = find_expiry(dataset, policy), None
     if policy.age_of_files is not None and dataset.branch is None:
@@ -86,14 +95,18 @@ def survey_table(
         expected.delete(expiry.whole)
         later = expected.dataset
     tasks = list(Compaction.plan(later, options).tasks)
-    due, first = [name for name in stale if name not in left], list[str]()
-    if due:
-        tasks, first = choose_due_rewrites(later, tasks, options, due)
+    due = [name for name in stale if name not in left]
+    tasks, first, segments_first = _choose_rewrites(later, tasks, options, due, policy, declared)
+    missing = [] if declared is None else declared.missing
     tasks = [replace(task, read_version=dataset.version) for task in tasks]
     if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
         tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
     if row_ids_due and not policy.dry_run:
-        tasks, first = [], []  # rewrites of rows without stable row ids could not be committed afterwards
+        tasks, first, segments_first = (
+            [],
+            [],
+            None,
+        )  # rewrites of rows without stable row ids could not be committed afterwards
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,
@@ -103,9 +116,11 @@ def survey_table(
         num_tasks=len(tasks),
         cleanup_due=oldest is not None,
         expired_bytes=_sum_bytes_left_behind(oldest, dataset),
-        indices_due=bool(lacking or due),
-        indices_left=left,
+        indices_due=bool(lacking or due or (declared is not None and declared.due)),
+        indices_left=[*left, *missing],
+        indices_missing=missing,
         indices_first=first,
+        segments_first=segments_first,
         row_ids_due=row_ids_due,
         expire_before=None if expiry is None else expiry.before,
         rows_to_expire=0 if expiry is None else expiry.num_rows,
@@ -117,7 +132,29 @@ def survey_table(
         partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )
-    return MaintenanceReport(plan=plan, tasks=tasks)
+    problems = {} if declared is None else declared.problems
+    return MaintenanceReport(plan=plan, tasks=tasks, index_problems=describe_problems(problems))
+
+
+def _choose_rewrites(
+    dataset: Handle,
+    tasks: list[CompactionTask],
+    options: Mapping[str, Any],
+    due: list[str],
+    policy: MaintenancePolicy,
+    declared: DeclaredIndices | None,
+) -> tuple[list[CompactionTask], list[str], str | None]:
+    """The rewrites that are due, the indices to extend before their commit, and what is done to segments before.
+
+    Segments of declared indices are merged only if more fragments can be merged then.
+    """
+    for what in ("extend", "merge"):
+        early = [] if declared is None else find_early_actions(declared, policy, merges=what == "merge")
+        if due or early:
+            later, is_first = choose_due_rewrites(dataset, tasks, options, due, early)
+            if is_first:
+                return later, due, what if early else None
+    return tasks, [], None
 
 
 def _keep_namespace_readable(dataset: Handle, policy: MaintenancePolicy) -> MaintenancePolicy:

@@ -1,0 +1,509 @@
+"""The declared indices of a table in its maintenance: what is due, and the doing of it, each index on its own.
+
+    survey                 which actions are due, and which segments keep fragments apart that could be merged
+    commit                 segments that do are merged before rewrites are committed
+    refresh_indices        all other actions, decided on again after each of them; then the records are committed
+
+A segment is built by pylance in a child process and committed by lance_core. What fails is recorded, and costs that
+index alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from pyroaring import BitMap
+
+from lance_core.errors import CommitConflictError, LanceError
+from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.budget import time_is_up
+from lance_core.maintenance.routine.health import TableHealth
+from lance_core.maintenance.routine.policy import MaintenancePolicy
+from lance_core.maintenance.routine.report import MaintenanceReport
+from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
+from lance_core.maintenance.search.decide import (
+    IndexAction,
+    PresentIndex,
+    TableFacts,
+    choose_segments_to_merge,
+    decide,
+    find_name,
+    is_recall_too_low,
+    make_merge,
+)
+from lance_core.maintenance.search.declaration import IndexDeclaration
+from lance_core.maintenance.search.facts import find_pylance, read_facts
+from lance_core.maintenance.search.record import RECORD_PREFIX, IndexRecord, describe_failure
+from lance_core.table.index import IndexFile, IndexMetadata
+from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
+from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, delete_uncommitted_files
+from lance_core.verbs.indices.create import create_scalar_index
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+_COUNTERS: Final = {
+    "build": "indices_built",
+    "rebuild": "indices_built",
+    "extend": "indices_refreshed",
+    "merge": "indices_refreshed",
+    "adopt": "indices_adopted",
+    "measure": "indices_measured",
+    "drop": "indices_dropped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredIndices:
+    """The declared indices of a version.
+
+    Attributes:
+        facts: The facts of the version.
+        actions: The next action for each index for which something is due.
+        names: The names of the declared indices that need pylance, with their declarations' positions.
+    """
+
+    facts: TableFacts
+    actions: Sequence[IndexAction]
+    names: Mapping[str, int]
+
+    @property
+    def due(self) -> list[IndexAction]:
+        """The actions that can be done now."""
+        return [action for action in self.actions if action.is_possible]
+
+    @property
+    def missing(self) -> list[str]:
+        """The indices for which pylance is missing."""
+        return [action.name for action in self.actions if action.action == "install"]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why actions cannot be done now, by index, without those for which pylance is missing."""
+        return {each.name: each.reason for each in self.actions if each.action in ("wait", "reject")}
+
+
+def survey_declared(
+    snapshot: Snapshot, policy: MaintenancePolicy, records: Mapping[str, IndexRecord] | None = None
+) -> DeclaredIndices | None:
+    """What is due for the declared indices of a version; None without declarations.
+
+    Args:
+        snapshot: The version.
+        policy: The policy for the table.
+        records: The records; None for those of the version.
+    """
+    if policy.indices is None:
+        return None
+    declarations = policy.declarations
+    facts = read_facts(snapshot, declarations)
+    facts = facts if records is None else replace(facts, records=records)
+    actions = decide(
+        declarations,
+        facts,
+        now=datetime.now(UTC),
+        pylance=find_pylance(),
+        drop_undeclared=policy.drop_undeclared,
+    )
+    if not policy.refresh_indices:
+        actions = [action for action in actions if action.action not in ("extend", "merge")]
+    names = {find_name(each, facts, declarations): i for i, each in enumerate(declarations) if each.needs_pylance}
+    return DeclaredIndices(facts, actions, names)
+
+
+def find_stale_indices(health: TableHealth, policy: MaintenancePolicy, declared: DeclaredIndices | None) -> list[str]:
+    """The indices that miss rows and are extended by the policy, without declared ones that need pylance.
+
+    Args:
+        health: The numbers of the version.
+        policy: The policy for the table.
+        declared: The declared indices of the version.
+    """
+    names = {} if declared is None or not policy.refresh_indices else declared.names
+    return [n for n, share in health.unindexed.items() if share and policy.refresh_indices and n not in names]
+
+
+def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, merges: bool) -> list[IndexAction]:
+    """The actions by which more fragments could be merged: each makes one segment of rows that are kept apart.
+
+    Args:
+        declared: The declared indices of a version.
+        policy: The policy, with the declarations.
+        merges: Whether segments are merged; otherwise indices are extended only.
+    """
+    facts, actions = declared.facts, [action for action in declared.due if action.action == "extend"]
+    if not merges or find_pylance() is None:
+        return actions
+    blocked = {action.name for action in declared.actions if action.action != "extend"}
+    joined = {action.name: action for action in actions}
+    for name, position in declared.names.items():
+        index = facts.present.get(name)
+        if index is not None and name not in blocked:
+            missed = facts.missed_by(index)
+            merged = choose_segments_to_merge(index, sum(facts.fragments[fragment] for fragment in missed))
+            if len(merged) + bool(missed) > 1 and merged:
+                reason = "its segments keep fragments apart that could be merged"
+                joined[name] = make_merge(name, policy.declarations[position], facts, merged, reason)
+    return list(joined.values())
+
+
+def run_early_actions(
+    dataset: Handle, report: MaintenanceReport, properties: Mapping[str, str], *, merges: bool
+) -> MaintenanceReport:
+    """Merge and extend the declared indices that keep fragments apart; each is a version."""
+    declared = survey_declared(dataset.snapshot, report.plan.policy)
+    if declared is None:
+        return report
+    policy = report.plan.policy
+    with _IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
+        for action in find_early_actions(declared, policy, merges=merges):
+            report = work.run(action, read_facts(dataset.snapshot, policy.declarations), report)
+        work.commit_records()
+    return report
+
+
+def expect_early_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
+    """The report of a dry run after `run_early_actions`."""
+    declared, policy = survey_declared(expected.dataset.snapshot, report.plan.policy), report.plan.policy
+    merges = report.plan.segments_first == "merge"
+    actions = [] if declared is None else find_early_actions(declared, policy, merges=merges)
+    return _expect(expected, report, actions)
+
+
+def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
+    """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
+    declared = survey_declared(expected.dataset.snapshot, report.plan.policy)
+    return report if declared is None else _expect(expected, report, declared.due)
+
+
+def _expect(
+    expected: ExpectedVersions[Handle], report: MaintenanceReport, actions: Sequence[IndexAction]
+) -> MaintenanceReport:
+    for action in actions:
+        if action.action in ("extend", "merge"):
+            expected.replace_segments(action.name, action.fragment_ids, action.replaced)
+        entry = {"index": action.name, "action": action.action, "reason": action.reason}
+        report = replace(report.plus(**{_COUNTERS[action.action]: 1}), indices=[*report.indices, entry])
+    return report
+
+
+def run_due_actions(
+    dataset: Handle, report: MaintenanceReport, properties: Mapping[str, str], log: Log
+) -> MaintenanceReport:
+    """Do what is due for the declared indices, and record it; an index that a run has changed is decided on again.
+
+    Args:
+        dataset: The table; it moves to the newest version.
+        report: The report so far.
+        properties: Transaction properties of the commits.
+        log: Gets a warning for each problem.
+    """
+    declared = survey_declared(dataset.snapshot, report.plan.policy)
+    if declared is None:
+        return report
+    policy = report.plan.policy
+    with _IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
+        # Each action is done once: an index that is never good enough ends the loop as well.
+        while action := next((each for each in declared.due if (each.name, each.action) not in work.done), None):
+            reason = _find_limit(action, declared.facts, report, dataset.snapshot)
+            if reason is None:
+                report = work.run(action, declared.facts, report)
+                declared = survey_declared(dataset.snapshot, policy, work.records) or declared
+            else:
+                work.done.add((action.name, action.action))
+                report = report.put_off(reason)
+        work.commit_records()
+    problems = {**declared.problems, **_find_low_recalls(declared, report), **work.problems}
+    return check_indices(replace(report, index_problems=describe_problems(problems)), declared.missing, log)
+
+
+def check_indices(report: MaintenanceReport, missing: Sequence[str], log: Log) -> MaintenanceReport:
+    """The report with the declared indices for which pylance is missing; with `require_search`, problems are errors.
+
+    Args:
+        report: The report after the work on indices.
+        missing: The names of these indices.
+        log: Gets the warnings.
+    """
+    problems = list(report.index_problems)
+    if missing:
+        problems.append(
+            f"pylance is not installed, which {', '.join(missing)} need: pip install 'lance-dagster[search]'"
+        )
+        report = report.plus(indices_not_refreshed=len(missing))
+    for problem in problems:
+        log.warning("%s: %s", report.plan.table, problem)
+        if report.plan.policy.require_search:
+            report = report.failed("refresh_indices", problem)
+    return report
+
+
+def _find_low_recalls(declared: DeclaredIndices, report: MaintenanceReport) -> dict[str, str]:
+    """The indices that a run has measured, and whose recall is too low although they are as they were trained."""
+    measured = {work["index"] for work in report.indices if work["action"] == "measure"}
+    problems = {}
+    for name, position in declared.names.items():
+        record, declaration = declared.facts.records.get(name), report.plan.policy.declarations[position]
+        if name in measured and record is not None and is_recall_too_low(declaration, record):
+            recall = record.recall or {}
+            attempts = f"; with other settings: {recall['note']}" if recall["note"] else ""
+            problems[name] = f"recall {recall['value']:.3f} is below min_recall {declaration.min_recall}{attempts}"
+    return problems
+
+
+def _find_limit(action: IndexAction, facts: TableFacts, report: MaintenanceReport, snapshot: Snapshot) -> str | None:
+    """The limit of the run's budget by which an action is put off; None if it fits."""
+    if time_is_up(report.plan.deadline):
+        return f"max_duration: the time was up before index {action.name!r} was to {action.action}"
+    left, size = report.bytes_left, estimate_bytes(action, facts, snapshot)
+    if left is not None and size > left:
+        return (
+            f"max_bytes_rewritten: to {action.action} index {action.name!r} reads {size:,} bytes, which do not fit "
+            f"into the {left:,} that are left"
+        )
+    return None
+
+
+def estimate_bytes(action: IndexAction, facts: TableFacts, snapshot: Snapshot) -> int:
+    """About how many bytes of data files the build of a segment reads: those of its column, as a part of all columns.
+
+    Args:
+        action: The action.
+        facts: The facts of the version.
+        snapshot: The version.
+    """
+    fragments = [each for each in snapshot.manifest.fragments if each.id in action.fragment_ids]
+    if action.declaration is not None and action.declaration.is_vector:
+        column_type = facts.columns[action.declaration.column][1]
+        width = column_type.list_size * max(1, column_type.value_type.bit_width // 8)
+        return int(width * sum(facts.fragments[each.id] for each in fragments))
+    size = sum(file.file_size_bytes or 0 for each in fragments for file in each.files)
+    return size // max(1, len(snapshot.manifest.schema.fields))
+
+
+def describe_problems(problems: Mapping[str, str]) -> list[str]:
+    """Problems of indices, each with the name of the index."""
+    return [f"index {name!r}: {problem}" for name, problem in problems.items()]
+
+
+class _IndexWork:
+    """Does actions on the indices of one table, and collects the records and problems.
+
+    Args:
+        dataset: The table; it moves to each version that is committed.
+        policy: The policy, with the limits of child processes.
+        properties: Transaction properties of the commits.
+        records: The records of the version, which change with the work.
+    """
+
+    def __init__(
+        self,
+        dataset: Handle,
+        policy: MaintenancePolicy,
+        properties: Mapping[str, str],
+        records: dict[str, IndexRecord],
+    ) -> None:
+        self.dataset, self.policy, self.properties = dataset, policy, properties
+        self.records, self.problems = records, dict[str, str]()
+        self.done = set[tuple[str, str]]()
+        self._recorded = dict(records)
+        self._child = ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)
+
+    def __enter__(self) -> Self:
+        """Begin without a child process."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the child process."""
+        self._child.end()
+
+    def run(self, action: IndexAction, facts: TableFacts, report: MaintenanceReport) -> MaintenanceReport:
+        """Do an action; what goes wrong is recorded, and is a problem of the index alone."""
+        started = time.monotonic()
+        if action.action == "rebuild":
+            self.done.discard((action.name, "measure"))
+        self.done.add((action.name, action.action))
+        entry: dict[str, Any] = {"index": action.name, "action": action.action, "reason": action.reason}
+        size = estimate_bytes(action, facts, self.dataset.snapshot) if action.action != "drop" else 0
+        try:
+            self._do(action, facts)
+        except CommitConflictError as error:
+            entry["error"] = f"a writer committed first: {error}"
+            report = report.plus(lost=1)
+        except (ChildFailedError, LanceError, OSError) as error:
+            entry["error"] = str(error)
+            report = report.plus(indices_failed=1)
+            self._note_failure(action, error)
+        else:
+            report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
+            recall = self.records[action.name].recall if action.name in self.records else None
+            if action.action == "measure" and recall is not None:
+                entry["recall"] = recall["value"]
+        self.dataset.checkout_latest()
+        return replace(report, indices=[*report.indices, {**entry, "seconds": time.monotonic() - started}])
+
+    def commit_records(self) -> None:
+        """Commit the records that have changed, in one version."""
+        entries: dict[str, str | None] = {
+            RECORD_PREFIX + name: record.to_json()
+            for name, record in self.records.items()
+            if self._recorded.get(name) != record
+        }
+        entries |= {RECORD_PREFIX + name: None for name in self._recorded if name not in self.records}
+        if entries:
+            operation = UpdateConfig(config=UpdateMap(entries=entries))
+            retry_on_latest(
+                self.dataset.snapshot,
+                lambda snapshot: UncommittedFiles(snapshot).commit(operation, properties=self.properties),
+            )
+            self._recorded = dict(self.records)
+            self.dataset.checkout_latest()
+
+    def _do(self, action: IndexAction, facts: TableFacts) -> None:
+        snapshot, declaration, name = self.dataset.snapshot, action.declaration, action.name
+        if declaration is None:
+            self._commit(snapshot, (), action)
+            self.records.pop(name, None)
+            return
+        record = self.records.get(name)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        if record is None or action.action in ("build", "rebuild", "adopt"):
+            record = IndexRecord(column=declaration.column, build=declaration.build_key)
+        if action.action == "adopt":
+            largest = max((segment.rows for segment in facts.present[name].segments), default=0)
+            self.records[name] = replace(record, trained_rows=largest)
+            return
+        if action.action == "measure":
+            result = self._child.run("measure", self._request(action) | {"min_recall": declaration.min_recall})
+            recall = _describe_recall(result, declaration, record, facts.present[name])
+            self.records[name] = replace(record, failure=None, recall={**recall, "at": now})
+            return
+        parameters = self._build(snapshot, action, facts)
+        if action.action in ("build", "rebuild"):
+            rows = sum(facts.fragments[fragment] for fragment in action.fragment_ids)
+            record = replace(record, trained_rows=rows, trained_at=now, parameters=parameters, recall=None)
+        failure = record.failure
+        is_unmeasured = failure is not None and failure["action"] == "measure" and action.action in ("extend", "merge")
+        self.records[name] = replace(record, failure=failure if is_unmeasured else None)
+
+    def _build(self, snapshot: Snapshot, action: IndexAction, facts: TableFacts) -> dict[str, Any]:
+        """Build and commit a segment, or a scalar index as a whole; returns the parameters."""
+        declaration = action.declaration
+        assert declaration is not None
+        if not declaration.needs_pylance:
+            create_scalar_index(
+                snapshot,
+                declaration.column,
+                declaration.kind,
+                action.name,
+                replace=True,
+                train=True,
+                arguments=declaration.parameters,
+                properties=self.properties,
+            )
+            return dict(declaration.parameters)
+        column_type = facts.columns[declaration.column][1]
+        rows = sum(facts.fragments[fragment] for fragment in action.fragment_ids)
+        dimensions = column_type.list_size if declaration.is_vector else 0
+        parameters = declaration.choose_parameters(rows, facts.rows, dimensions)
+        key, is_committed = str(uuid.uuid4()), False
+        request = {
+            **self._request(action),
+            "parameters": parameters,
+            "name": action.name,
+            "uuid": key,
+            "rows": rows,
+            "table_rows": facts.rows,
+            "fragment_ids": sorted(action.fragment_ids),
+        }
+        try:
+            segment = self._child.run("build", request)
+            key = segment["uuid"]
+            self._commit(snapshot, (_to_record(segment, action.name, snapshot.manifest.version),), action)
+            is_committed = True
+        finally:
+            if not is_committed:
+                self._remove_folder(key)
+        return parameters
+
+    def _commit(self, snapshot: Snapshot, new: tuple[IndexMetadata, ...], action: IndexAction) -> None:
+        """Commit segments in place of others, in one version."""
+        removed = tuple(index for index in snapshot.manifest.indices if str(index.uuid) in action.replaced)
+        operation = CreateIndex(new_indices=new, removed_indices=removed)
+        self.dataset.move_to(UncommittedFiles(snapshot).commit(operation, properties=self.properties))
+
+    def _request(self, action: IndexAction) -> dict[str, Any]:
+        """What a child process needs for any job."""
+        declaration, snapshot = action.declaration, self.dataset.snapshot
+        assert declaration is not None
+        record = self.records.get(action.name)
+        return {
+            "uri": self.dataset.uri,
+            "options": dict(snapshot.options),
+            "version": snapshot.manifest.version,
+            "column": declaration.column,
+            "kind": declaration.kind,
+            "metric": declaration.metric,
+            "settings": declaration.search_settings,
+            "parameters": dict(record.parameters if record is not None else declaration.parameters),
+        }
+
+    def _remove_folder(self, key: str) -> None:
+        """Remove the files of a segment that no version has."""
+        delete_uncommitted_files(
+            self.dataset.uri, file_prefix=key, index_segments=True, storage_options=self.dataset.snapshot.options
+        )
+        self.dataset.snapshot.store.remove_empty_folders(f"_indices/{key}")
+
+    def _note_failure(self, action: IndexAction, error: Exception) -> None:
+        declaration, name = action.declaration, action.name
+        self.problems[name] = f"to {action.action} it failed: {error}"
+        if declaration is None:
+            return
+        record = self.records.get(name) or IndexRecord(column=declaration.column, build=declaration.build_key)
+        is_limit = isinstance(error, ChildFailedError) and error.is_limit
+        is_rebuilt = not self.done.isdisjoint({(name, "build"), (name, "rebuild")})
+        failure = describe_failure(
+            record.failure,
+            datetime.now(UTC),
+            action=action.action,
+            reason=str(error),
+            pylance=find_pylance(),
+            build=declaration.build_key,
+            needs_build=action.action != "measure" or not (is_limit or is_rebuilt),
+        )
+        self.records[name] = replace(record, failure=failure)
+
+
+def _to_record(segment: Mapping[str, Any], name: str, version: int) -> IndexMetadata:
+    """The record of a segment that a child process has built."""
+    return IndexMetadata(
+        uuid=uuid.UUID(segment["uuid"]),
+        name=name,
+        fields=tuple(segment["fields"]),
+        dataset_version=version,
+        fragment_bitmap=BitMap(segment["fragment_ids"]).serialize(),
+        details_type_url=segment["type_url"],
+        details=base64.b64decode(segment["details"]),
+        index_version=segment["index_version"],
+        created_at_ms=time.time_ns() // 1_000_000,
+        files=tuple(IndexFile(path=path, size_bytes=size) for path, size in segment["files"]),
+    )
+
+
+def _describe_recall(
+    result: Mapping[str, Any], declaration: IndexDeclaration, record: IndexRecord, index: PresentIndex
+) -> dict[str, Any]:
+    """A measurement of an index for its record."""
+    settings, earlier = declaration.search_settings, record.recall or {}
+    is_fresh = record.trained_at is not None and len(index.segments) == 1 and index.rows <= record.trained_rows
+    fresh_value = earlier.get("fresh_value") if earlier.get("settings") == settings else None
+    value = result["value"] if is_fresh else fresh_value
+    return {**result, "settings": settings, "rows": index.rows, "fresh_value": value}

@@ -1,0 +1,1 @@
+"""Indices for search that a policy declares: what is due, the child processes that build, measured recall, records."""

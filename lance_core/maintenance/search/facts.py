@@ -1,0 +1,74 @@
+"""The facts of a version for `decide`: columns, fragments, indices and records; no file is opened for them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+
+from lance_core.errors import LanceError
+from lance_core.maintenance.search.decide import PresentIndex, PresentSegment, TableFacts
+from lance_core.maintenance.search.declaration import IndexDeclaration
+from lance_core.maintenance.search.record import read_records
+from lance_core.schema import arrow_type_of
+from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
+from lance_core.verbs.scan.read_fragment import count_live_each
+
+_SYSTEM = "__lance_"
+
+
+@cache
+def find_pylance() -> str | None:
+    """The version of pylance, which builds indices of vectors and words; None if it is not installed."""
+    try:
+        return importlib.metadata.version("pylance") if find_spec("lance") is not None else None
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> TableFacts:
+    """The facts of a version.
+
+    Args:
+        snapshot: The version.
+        declarations: Declarations, of which the columns are looked up.
+    """
+    manifest = snapshot.manifest
+    fragments = manifest.fragments
+    rows = dict(zip(fragments.ids, count_live_each(snapshot, fragments), strict=True))
+    columns = {}
+    for declaration in declarations:
+        try:
+            node = manifest.schema.column(declaration.column)
+        except LanceError:
+            continue
+        columns[declaration.column] = (node.id, arrow_type_of(node))
+    present = {
+        index.name: _to_present(index, rows)
+        for index in (describe_indices(snapshot) if manifest.indices else ())
+        if not index.name.startswith(_SYSTEM)
+    }
+    return TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
+
+
+def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
+    segments = []
+    for segment in index.segments:
+        live = frozenset(segment.fragment_ids) & rows.keys()
+        segments.append(PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=sum(rows[each] for each in live)))
+    metric = index.details.get("metric_type")
+    return PresentIndex(
+        name=index.name,
+        kind=name_kind(index.index_type),
+        metric=None if metric is None else str(metric).lower(),
+        field_ids=tuple(index.fields),
+        segments=segments,
+        size_bytes=index.total_size_bytes,
+    )
+
+
+def name_kind(index_type: str) -> str:
+    """The name in declarations of a kind as manifests have it, such as "BTREE" of "BTree"."""
+    return {"Inverted": "FTS", "LabelList": "LABEL_LIST"}.get(index_type, index_type.upper())
