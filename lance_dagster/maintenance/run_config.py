@@ -12,7 +12,11 @@ from lance_dagster.tables.refs import ChosenTables
 
 
 @with_fields_of(
-    LanceMaintenancePolicy, without=("max_parallel_tasks", "dry_run", "max_small_fragments", "max_versions")
+    LanceMaintenancePolicy,
+    without=(
+        *("max_parallel_tasks", "dry_run", "max_small_fragments", "max_versions"),
+        *("indices", "index_memory", "index_timeout"),
+    ),
 )
 class PolicyOverrides(dg.Config):
     """Fields of the policy that one run changes."""

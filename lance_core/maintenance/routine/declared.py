@@ -118,6 +118,14 @@ def survey_declared(
     return DeclaredIndices(facts, actions, names)
 
 
+def without_missing_columns(snapshot: Snapshot, policy: MaintenancePolicy) -> MaintenancePolicy:
+    """The policy without declarations of indices on columns that a version lacks, as for many tables of a folder."""
+    if policy.indices is None:
+        return policy
+    columns = read_facts(snapshot, policy.declarations).columns
+    return replace(policy, indices={name: entry for name, entry in policy.indices.items() if name in columns})
+
+
 def find_stale_indices(health: TableHealth, policy: MaintenancePolicy, declared: DeclaredIndices | None) -> list[str]:
     """The indices that miss rows and are extended by the policy, without declared ones that need pylance.
 
@@ -421,6 +429,7 @@ class _IndexWork:
             "uuid": key,
             "rows": rows,
             "table_rows": facts.rows,
+            "training_rows": declaration.training_rows,
             "fragment_ids": sorted(action.fragment_ids),
         }
         try:

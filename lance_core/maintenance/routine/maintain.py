@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError, StoreError
 from lance_core.maintenance.routine.budget import fit_budget
-from lance_core.maintenance.routine.declared import check_indices
+from lance_core.maintenance.routine.declared import check_indices, without_missing_columns
 from lance_core.maintenance.routine.dry_run import foresee
 from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, find_tables_put_off, place_below
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy, change_policy
@@ -156,7 +156,9 @@ def maintain_lake(
         table_policy = agree_on_policy(table.names, by_path, policy_of, _logger)
         if table_policy is not None:
             table_policy = _override_dry_run(table_policy, dry_run=chosen.dry_run)
-            reports.append(_survey_listed_table(table, table_policy))
+            own_changes = [changes for name in table.names if isinstance(changes := by_path.get(name), Mapping)]
+            is_own = any("indices" in changes for changes in own_changes)
+            reports.append(_survey_listed_table(table, table_policy, skips_missing_columns=not is_own))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
     reports = [
         _maintain_surveyed(report, _opener(report, tables[report.plan.table].storage_options), rewriter)
@@ -180,13 +182,22 @@ def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None
     return lambda: Handle(report.plan.uri, storage_options=storage_options)
 
 
-def _survey_listed_table(table: FoundTable, policy: MaintenancePolicy) -> MaintenanceReport:
-    """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished."""
+def _survey_listed_table(
+    table: FoundTable, policy: MaintenancePolicy, *, skips_missing_columns: bool
+) -> MaintenanceReport:
+    """The survey of a table of a listing; an error is kept in the report, so that the other tables are finished.
+
+    Args:
+        table: The table.
+        policy: The policy for the table.
+        skips_missing_columns: Whether declarations of indices on columns that the table lacks are left out.
+    """
     plan = MaintenancePlan(table=table.name, uri=table.uri, policy=policy)
     if table.problem is not None:
         return MaintenanceReport(plan=plan).failed("plan", StoreError(table.problem))
     try:
         dataset = Handle(plan.uri, storage_options=table.storage_options)
+        policy = without_missing_columns(dataset.snapshot, policy) if skips_missing_columns else policy
         return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name), lambda: None)
     except DatasetNotFoundError:
         return MaintenanceReport(plan=plan, was_dropped=True)

@@ -34,6 +34,8 @@ MOST_SEGMENTS: Final = 16
 _MEASURED_GROWTH: Final = 1.1
 _BLOCKED: Final = ("wait", "install", "reject")
 _GROWTH_OF_MERGES: Final = 2
+_SAMPLE_OF_TRAINING: Final = 2
+"""The rows of a table from which a few rows can share the training, in multiples of what a training needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,11 @@ def find_name(declaration: IndexDeclaration, facts: TableFacts, declarations: Se
         return declaration.name
     other_names = {each.name for each in declarations}
     for name, record in facts.records.items():
-        if record.column == declaration.column and name not in other_names and _Case(name, declaration, facts).is_on_column:
+        if (
+            record.column == declaration.column
+            and name not in other_names
+            and _Case(name, declaration, facts).is_on_column
+        ):
             return name
     same = [
         index
@@ -315,6 +321,9 @@ def _decide_segments(case: _Case) -> IndexAction | None:
             return make_merge(case.name, case.declaration, facts, merged, f"it has {len(index.segments)} segments")
     if not missed:
         return None
+    least = case.declaration.training_rows
+    if rows < least and facts.rows < _SAMPLE_OF_TRAINING * least:
+        return make_merge(case.name, case.declaration, facts, (), f"it misses {rows:,} rows, too few to train on")
     empty = [segment for segment in index.segments if not segment.rows]
     return case.make("extend", f"it misses {rows:,} of {facts.rows:,} rows", missed, empty)
 
@@ -322,8 +331,20 @@ def _decide_segments(case: _Case) -> IndexAction | None:
 def make_merge(
     name: str, declaration: IndexDeclaration, facts: TableFacts, merged: Sequence[PresentSegment], reason: str
 ) -> IndexAction:
-    """The action that makes one segment of several segments and of the rows that the index misses."""
-    missed = facts.missed_by(facts.present[name])
+    """The action that makes one segment of several segments and of the rows that the index misses.
+
+    Args:
+        name: The index.
+        declaration: Its declaration.
+        facts: The version.
+        merged: The segments; all are merged if these have too few rows to train on, and so has the table to sample.
+        reason: Why they are merged.
+    """
+    index, least = facts.present[name], declaration.training_rows
+    missed = facts.missed_by(index)
+    rows = sum(facts.fragments[fragment] for fragment in missed) + sum(segment.rows for segment in merged)
+    if rows < least and facts.rows < _SAMPLE_OF_TRAINING * least:
+        merged = index.segments
     fragment_ids = missed.union(*(segment.fragment_ids for segment in merged))
     return _Case(name, declaration, facts).make("merge", reason, fragment_ids, merged)
 

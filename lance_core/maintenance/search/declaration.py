@@ -13,7 +13,7 @@ A declared `num_partitions` is for the whole table: a segment of a part of its r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -52,8 +52,7 @@ _METRIC_ALIASES: Final = {"euclidean": "l2"}
 _EARLY_ROWS: Final = 256
 """Rows below which all vectors are compared as fast as an index is searched."""
 
-PQ_BITS: Final = 8
-"""The default of `num_bits` of the PQ kinds, whose training needs 2 ** num_bits rows."""
+_PQ_BITS: Final = 8
 
 _MOST_PARTITIONS: Final = 4096
 _ROWS_PER_PARTITION: Final = {True: 1024 * 1024, False: 4096}  # of HNSW kinds, and of others
@@ -99,6 +98,11 @@ class IndexDeclaration:
     def needs_pylance(self) -> bool:
         """Whether lance_core does not build the kind itself."""
         return self.is_vector or self.kind in TEXT_PARAMETERS
+
+    @property
+    def training_rows(self) -> int:
+        """The rows that the training of a segment needs: as many as a codebook of product quantization has codes."""
+        return int(2 ** self.parameters.get("num_bits", _PQ_BITS)) if "PQ" in self.kind else 1
 
     @property
     def build_key(self) -> dict[str, Any]:
@@ -224,9 +228,9 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
     checked = {name: _check(where, name, value) for name, value in chosen.items() if name in options}
     if is_vector:
         checked["metric"] = _check_metric(where, kind, checked.get("metric", "l2"))
-        least = 2 ** build.get("num_bits", PQ_BITS) if "PQ" in kind else 1
-        checked["min_rows"] = max(checked.get("min_rows", _EARLY_ROWS), least)
-    return IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
+        checked.setdefault("min_rows", _EARLY_ROWS)
+    declaration = IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
+    return replace(declaration, min_rows=max(declaration.min_rows, declaration.training_rows))
 
 
 def _check_metric(where: str, kind: str, metric: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
-from lance_core.maintenance.search.declaration import PQ_BITS
 from lance_core.maintenance.search.recall import measure_vectors, measure_words
 from lance_core.verbs.context.handle import Handle
 
@@ -30,7 +29,7 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     if request["metric"] is not None:
         arguments["metric"] = request["metric"]
     parameters = dict(request["parameters"])
-    if "PQ" in kind and request["rows"] < 2 ** parameters.get("num_bits", PQ_BITS):
+    if request["rows"] < request["training_rows"]:
         parameters |= _train_on_table(table, request)
     segment = table.create_index_uncommitted(request["column"], kind, **arguments, **parameters)
     if kind == "FTS":  # what is built first is in stages: the segment is finished in the same folder
@@ -52,14 +51,11 @@ def _train_on_table(table: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     from lance.indices import IndicesBuilder  # noqa: PLC0415 - an extra
 
     parameters, builder = request["parameters"], IndicesBuilder(table, request["column"])
-    bits, rows = parameters.get("num_bits", PQ_BITS), request["table_rows"]
-    ivf = builder.train_ivf(1, distance_type=request["metric"], sample_rate=max(2, min(rows, _IVF_SAMPLE)))
+    sample_rate = max(2, min(request["table_rows"] // request["training_rows"], _PQ_SAMPLE))
+    bits = {"num_bits": parameters["num_bits"]} if "num_bits" in parameters else {}
+    ivf = builder.train_ivf(1, distance_type=request["metric"], sample_rate=_IVF_SAMPLE)
     codebook = builder.train_pq(
-        ivf,
-        parameters["num_sub_vectors"],
-        sample_rate=max(1, min(rows >> bits, _PQ_SAMPLE)),
-        max_iters=_PQ_ITERATIONS,
-        num_bits=bits,
+        ivf, parameters["num_sub_vectors"], sample_rate=sample_rate, max_iters=_PQ_ITERATIONS, **bits
     ).codebook
     return {"num_partitions": 1, "ivf_centroids": ivf.centroids, "pq_codebook": codebook}
 

@@ -1,0 +1,325 @@
+"""Declared indices of tables are built, kept and measured by maintenance; pylance's searches are the judge."""
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import lance as pylance
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lance_core
+from lance_core.cli.app import cli
+from lance_core.errors import MaintenanceFailedError
+from lance_core.maintenance import (
+    MaintenanceBudget,
+    MaintenancePolicy,
+    describe_index_health,
+    maintain,
+    maintain_lake,
+)
+from lance_core.maintenance.routine import declared
+from lance_core.maintenance.search.record import read_records
+from tests import processes
+
+DIMENSIONS = 16
+SEARCH = {"v": {"kind": "IVF_FLAT", "metric": "cosine"}, "t": "FTS"}
+VECTOR_KINDS = ("IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ")
+
+
+def vectors(start, count):
+    values = np.random.default_rng(start).random((count, DIMENSIONS), np.float32)
+    return pa.FixedSizeListArray.from_arrays(values.ravel(), DIMENSIONS)
+
+
+def rows(start, count):
+    ids = range(start, start + count)
+    words = [f"word{i} common{i % 7} and more" for i in ids]
+    return pa.table({"id": ids, "v": vectors(start, count), "t": words})
+
+
+def fill(uri, start=0, count=300, pieces=1, **options):
+    for piece in range(pieces):
+        first = start + piece * count
+        lance_core.write_dataset(rows(first, count), str(uri), mode="append", **options)
+    return lance_core.dataset(str(uri))
+
+
+def states(table):
+    return {index.name: index for index in describe_index_health(lance_core.dataset(table.uri))}
+
+
+def work(report):
+    return [(each["index"], each["action"]) for each in report.indices]
+
+
+def folders(table):
+    path = Path(table.uri.removeprefix("file://"), "_indices")
+    return {each.name for each in path.iterdir()} if path.is_dir() else set()
+
+
+def used_folders(table):
+    return {segment.uuid for index in table.describe_indices() for segment in index.segments}
+
+
+def exact(table, query, k, column="v"):
+    """Ids of the nearest rows by cosine, of all rows of the version."""
+    everything = table.to_table(columns=["id", column])
+    matrix = np.stack(everything[column].to_numpy(zero_copy_only=False)).astype(np.float64)
+    distances = 1 - matrix @ query / np.linalg.norm(matrix, axis=1) / np.linalg.norm(query)
+    order = np.argsort(distances, kind="stable")[:k]
+    return np.asarray(everything["id"])[order].tolist(), distances[order]
+
+
+def check_searches(uri, column="v", text="t"):
+    """What pylance finds by the indices, and lance_core without, against all rows."""
+    theirs, ours = pylance.dataset(uri), lance_core.dataset(uri)
+    for query in np.random.default_rng(5).random((3, DIMENSIONS), np.float32):
+        expected, distances = exact(theirs, query.astype(np.float64), 10, column)
+        nearest = {"column": column, "q": query, "k": 10, "nprobes": 50, "metric": "cosine"}
+        for table, extra in ((theirs, ["_distance"]), (ours, [])):
+            result = table.to_table(columns=["id", *extra], nearest=nearest)
+            assert result["id"].to_pylist() == expected
+            assert np.allclose(result["_distance"], distances, atol=1e-5)
+    everything = theirs.to_table(columns=["id", text])
+    for word in ("word7", "word310", "changed", "common3"):
+        query = {"columns": [text], "query": word}
+        result = theirs.to_table(columns=["id"], full_text_query=query, limit=10_000)
+        hits = [row["id"] for row in everything.to_pylist() if word in (row[text] or "").split()]
+        assert sorted(result["id"].to_pylist()) == sorted(hits), word
+
+
+class TestBuilding:
+    def test_each_kind_is_built_measured_and_found_by_pylance(self, tmp_path):
+        table = rows(0, 300)
+        for kind in VECTOR_KINDS:
+            table = table.append_column(kind, vectors(0, 300))
+        table = table.append_column(
+            "bits", pa.array([[i % 256, i // 256] for i in range(300)], pa.list_(pa.uint8(), 2))
+        )
+        table = table.append_column("words", table["t"])
+        uri = str(tmp_path / "t.lance")
+        lance_core.write_dataset(table, uri)
+        indices = {kind: {"kind": kind, "metric": "dot", "name": f"on_{kind}"} for kind in VECTOR_KINDS}
+        indices |= {"bits": {"kind": "IVF_FLAT", "metric": "hamming"}}
+        indices |= {"t": {"kind": "INVERTED", "with_position": True}, "words": "NGRAM", "id": "BTREE", "v": "IVF_FLAT"}
+        policy, table = MaintenancePolicy(indices=indices), lance_core.dataset(uri)
+        dry = maintain(table, policy, dry_run=True)
+        report = maintain(table, policy)
+        assert (report.outcome, report.reason) == ("done", None)
+        assert report.done["indices_built"] == dry.done["indices_built"] == len(indices)
+        found = states(table)
+        assert {name for name, index in found.items() if index.built and index.covered == 1.0 and index.declared} == {
+            *(f"on_{kind}" for kind in VECTOR_KINDS), "bits_idx", "t_idx", "words_idx", "id_idx", "v_idx",
+        }  # fmt: skip
+        assert {found[f"on_{kind}"].kind for kind in VECTOR_KINDS} == set(VECTOR_KINDS)
+        assert found["on_IVF_FLAT"].recall["value"] == found["t_idx"].recall["value"] == 1.0
+        assert all(found[f"on_{kind}"].recall["value"] > 0.3 for kind in VECTOR_KINDS)
+        assert found["bits_idx"].recall["value"] is None
+        assert "cannot be measured" in found["bits_idx"].recall["note"]
+        assert found["on_IVF_PQ"].trained_rows == 300
+        check = pylance.dataset(uri)
+        assert (
+            "ANNSubIndex" in check.scanner(nearest={"column": "IVF_PQ", "q": [0.5] * DIMENSIONS, "k": 3}).explain_plan()
+        )
+        assert check.to_table(columns=["id"], full_text_query=pylance.query.PhraseQuery("word7 common0", "t"))[
+            "id"
+        ].to_pylist() == [7]
+        assert check.to_table(columns=["id"], filter="contains(words, 'ord299 ')")["id"].to_pylist() == [299]
+        assert folders(table) == used_folders(table)
+        version, again = table.version, maintain(table, policy)
+        assert (again.outcome, again.indices, lance_core.dataset(uri).version) == ("healthy", (), version)
+        shown = CliRunner().invoke(cli, ["indices", uri])
+        assert (shown.exit_code, "on_IVF_HNSW_SQ" in shown.output) == (0, True)
+        printed = {row["name"]: row for row in json.loads(CliRunner().invoke(cli, ["indices", uri, "--json"]).output)}
+        assert printed["on_IVF_PQ"]["recall"]["queries"] == 100
+
+    @pytest.mark.parametrize("stable", [False, True])
+    def test_rows_that_are_added_are_covered_and_their_fragments_merged(self, tmp_path, stable):
+        policy = MaintenancePolicy(indices={"v": {"kind": "IVF_PQ", "metric": "cosine"}, "t": "FTS"})
+        table = fill(tmp_path / "t.lance", enable_stable_row_ids=stable)
+        maintain(table, policy)
+        for turn in range(3):
+            fill(tmp_path / "t.lance", 300 + 40 * turn, 20, pieces=2)
+            report = maintain(table, policy, dry_run=turn == 2)
+            assert (report.outcome, report.reason) == ("done", None)
+            if turn < 2:
+                assert {index.covered for index in states(table).values()} == {1.0}
+                assert len(table.get_fragments()) <= 3
+        check = pylance.dataset(table.uri)
+        nearest = {"column": "v", "q": rows(325, 1)["v"][0].as_py(), "k": 1, "refine_factor": 10}
+        stored = check.to_table(columns=["id", "v"], filter="id = 325").to_pylist()[0]["v"]
+        assert check.to_table(columns=["id"], nearest={**nearest, "q": stored})["id"].to_pylist() == [325]
+        assert check.to_table(columns=["id"], full_text_query="word325")["id"].to_pylist() == [325]
+
+    def test_another_declaration_replaces_the_index_in_one_commit(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        pylance.dataset(table.uri).create_index("v", "IVF_SQ", metric="cosine", num_partitions=2, name="theirs")
+        first = MaintenancePolicy(indices={"v": {"kind": "IVF_SQ", "metric": "cosine"}, "id": "BITMAP"})
+        report = maintain(table, first)
+        assert work(report)[:2] == [("theirs", "adopt"), ("theirs", "measure")]
+        second = {"v": {"kind": "IVF_FLAT", "metric": "cosine", "num_partitions": 3}, "id": "BTREE"}
+        begun = table.version
+        report = maintain(table, MaintenancePolicy(indices=second, cleanup_older_than=None))
+        assert (("theirs", "rebuild") in work(report), report.outcome) == (True, "done")
+        for version in range(begun, table.version + 1):
+            kinds = {index.name: index.index_type for index in table.checkout_version(version).describe_indices()}
+            assert set(kinds) == {"theirs", "id_idx"}
+        assert kinds == {"theirs": "IVF_FLAT", "id_idx": "BTree"}
+        assert read_records(table.config())["theirs"].parameters["num_partitions"] == 3
+        lance_core.dataset(table.uri).create_scalar_index("id", "ZONEMAP", name="zones")
+        third = MaintenancePolicy(indices={"id": "BTREE"}, drop_undeclared=True)
+        assert maintain(table, third).done["indices_dropped"] == 1
+        assert {index.name for index in table.describe_indices()} == {"id_idx", "zones"}
+        assert list(read_records(table.config())) == ["id_idx"]
+
+    def test_an_index_with_low_recall_is_built_again(self, tmp_path):
+        table = fill(tmp_path / "t.lance", count=600)
+        pylance.dataset(table.uri).create_index("v", "IVF_FLAT", metric="l2", num_partitions=64)
+        declaration = {"kind": "IVF_FLAT", "min_recall": 0.95, "nprobes": 1}
+        report = maintain(table, MaintenancePolicy(indices={"v": declaration}))
+        assert work(report) == [("v_idx", action) for action in ("adopt", "measure", "rebuild", "measure")]
+        assert (report.indices[1]["recall"] < 0.7, report.indices[3]["recall"], report.outcome) == (True, 1.0, "done")
+        hard = {"kind": "IVF_PQ", "num_sub_vectors": 1, "min_recall": 0.99}
+        report = maintain(table, MaintenancePolicy(indices={"v": hard}))
+        assert report.outcome == "partly done"
+        assert "is below min_recall 0.99; with other settings: nprobes=20, refine_factor=5: 0." in report.reason
+        assert maintain(table, MaintenancePolicy(indices={"v": hard})).outcome == "healthy"
+
+    def test_an_index_is_trained_again_when_the_table_has_grown(self, tmp_path):
+        policy = MaintenancePolicy(indices={"v": {"kind": "IVF_FLAT", "retrain_growth": 2}})
+        table = fill(tmp_path / "t.lance", count=256)
+        maintain(table, policy)
+        fill(tmp_path / "t.lance", 256, 256)
+        report = maintain(table, policy)
+        assert ("v_idx", "rebuild") in work(report)
+        assert (states(table)["v_idx"].trained_rows, states(table)["v_idx"].segments) == (512, 1)
+
+    def test_a_branch_has_indices_of_its_own(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        branch = table.create_branch("work")
+        assert maintain(branch, MaintenancePolicy(indices=SEARCH)).done["indices_built"] == 2
+        assert lance_core.dataset(table.uri).describe_indices() == []
+        check_searches(branch.uri)
+
+
+class TestProblems:
+    def test_a_build_that_is_killed_costs_its_index_alone(self, tmp_path):
+        table = fill(tmp_path / "t.lance", count=600, pieces=2)
+        slow = {"kind": "IVF_HNSW_FLAT", "ef_construction": 300}
+        kill = threading.Thread(target=kill_child, args=(table.uri,), daemon=True)
+        kill.start()
+        policy = MaintenancePolicy(indices={"v": slow, "id": "BTREE"})
+        report = maintain(table, policy)
+        kill.join()
+        assert (report.outcome, report.done["indices_failed"], report.after.fragments) == ("partly done", 1, 1)
+        assert "index 'v_idx': to build it failed: its process was killed by signal 9" in report.reason
+        assert [index.name for index in table.describe_indices()] == ["id_idx"]
+        assert folders(table) == used_folders(table)
+        version = table.version
+        again = maintain(table, policy)
+        assert (again.outcome, again.indices, table.version) == ("partly done", (), version)
+        assert "attempt 1 to build it failed" in again.reason
+        assert states(table)["v_idx"].failure["count"] == 1
+        assert "build failed: its process was killed" in CliRunner().invoke(cli, ["indices", table.uri]).output
+        mended = maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"}))
+        assert (mended.outcome, states(table)["v_idx"].failure) == ("done", None)
+
+    @pytest.mark.parametrize(
+        ("limit", "part"),
+        [({"index_memory": "1MB"}, r"index_memory"), ({"index_timeout": timedelta(milliseconds=1)}, "index_timeout")],
+    )
+    def test_builds_end_at_their_limits(self, tmp_path, limit, part):
+        table = fill(tmp_path / "t.lance")
+        report = maintain(table, MaintenancePolicy(indices={"t": "FTS", "id": "BTREE"}, **limit))
+        assert report.outcome == "partly done"
+        assert part in report.reason
+        assert folders(table) == used_folders(table)
+        with pytest.raises(MaintenanceFailedError, match=part):
+            maintain(table, MaintenancePolicy(indices={"t": "FTS"}, require_search=True, **limit))
+
+    def test_a_corrupt_index_is_built_again_and_the_healthy_one_kept(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        policy = MaintenancePolicy(indices=SEARCH)
+        maintain(table, policy)
+        (segment,) = next(index for index in table.describe_indices() if index.name == "v_idx").segments
+        for file in Path(table.uri.removeprefix("file://"), "_indices", segment.uuid).iterdir():
+            file.write_bytes(b"nothing")
+        fill(tmp_path / "t.lance", 300, 40)
+        report = maintain(table, policy)
+        assert ("v_idx", "rebuild") in work(report)
+        assert ("t_idx", "rebuild") not in work(report)
+        check_searches(table.uri)
+        assert maintain(table, policy).outcome == "healthy"
+
+    def test_a_table_without_the_column_is_named_and_a_folder_skips_it(self, tmp_path):
+        table = fill(tmp_path / "shop" / "t.lance", count=10)
+        indices = {"x": "FTS", "v": {"kind": "IVF_FLAT", "metric": "hamming"}, "id": "BTREE"}
+        report = maintain(table, MaintenancePolicy(indices=indices))
+        assert report.outcome == "partly done"
+        assert "index 'x_idx': there is no column 'x'" in report.reason
+        assert "hamming is for uint8" in report.reason
+        assert [index.name for index in table.describe_indices()] == ["id_idx"]
+        (report,) = maintain_lake(str(tmp_path), policies={"shop": {"indices": {"x": "FTS"}}})
+        assert (report.outcome, report.reason) == ("healthy", None)
+        (report,) = maintain_lake(str(tmp_path), policies={"shop/t": {"indices": {"x": "FTS"}}})
+        assert report.outcome == "partly done"
+
+    def test_without_pylance_the_others_are_built_and_these_counted(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(declared, "find_pylance", lambda: None)
+        table = fill(tmp_path / "t.lance")
+        policy = MaintenancePolicy(indices={**SEARCH, "id": "BTREE"})
+        report = maintain(table, policy)
+        assert (report.outcome, report.done["indices_not_refreshed"]) == ("done", 2)
+        assert [index.name for index in table.describe_indices()] == ["id_idx"]
+        assert caplog.text.count("lance-dagster[search]") == 1
+        report = maintain(table, policy)
+        assert (report.outcome, report.done) == ("healthy", {"indices_not_refreshed": 2})
+        with pytest.raises(MaintenanceFailedError, match=r"lance-dagster.search"):
+            maintain(table, replace(policy, require_search=True))
+
+    def test_a_budget_puts_builds_off(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        budget = MaintenanceBudget(max_bytes_rewritten=300 * 4 * DIMENSIONS - 1)
+        report = maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT"}), budget=budget)
+        assert report.outcome == "put off"
+        assert "to build index 'v_idx' reads 19,200 bytes" in report.reason
+
+    def test_secrets_are_in_no_list_of_processes(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        opened = lance_core.dataset(table.uri, storage_options={"aws_secret_access_key": "very-secret-key"})
+        seen = []
+        watch = threading.Thread(target=watch_children, args=(seen,), daemon=True)
+        watch.start()
+        maintain(opened, MaintenancePolicy(indices={"t": "FTS"}))
+        watch.join()
+        assert ["very-secret" in line for line in seen] == [False, False]
+
+
+def children():
+    """The ids of the processes that this one has started."""
+    listed = processes.run(["ps", "-o", "pid=,command=", "--ppid", str(os.getpid())]).stdout.splitlines()
+    return [int(line.split()[0]) for line in listed if "maintenance.search.child" in line]
+
+
+def kill_child(uri):
+    """Kill the child once it has begun to write a segment, or ends."""
+    until = time.monotonic() + 100
+    while not any(Path(uri, "_indices").glob("*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    for pid in children():
+        os.kill(pid, 9)
+
+
+def watch_children(seen):
+    until = time.monotonic() + 100
+    while not (pids := children()) and time.monotonic() < until:
+        time.sleep(0.05)
+    for name in ("cmdline", "environ"):
+        seen.append(Path(f"/proc/{pids[0]}/{name}").read_bytes().decode(errors="replace"))
