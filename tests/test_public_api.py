@@ -24,10 +24,10 @@ NAMES = {
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
-        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
-        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
+        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
+        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
         "removed_commits", "select",
-        "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "pool_rewriter", "run_here",
+        "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "parse_declarations", "pool_rewriter", "run_here",
     ],
     lance_core.optimize: [
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",

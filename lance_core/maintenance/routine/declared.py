@@ -228,8 +228,8 @@ def run_due_actions(
                 work.done.add((action.name, action.action))
                 report = report.put_off(reason)
         work.commit_records()
-    problems = {**declared.problems, **_find_low_recalls(declared, report), **work.problems}
-    return check_indices(replace(report, index_problems=describe_problems(problems)), declared.missing, log)
+    problems = describe_problems(declared, {**_find_low_recalls(declared, report), **work.problems})
+    return check_indices(replace(report, index_problems=problems), declared.missing, log)
 
 
 def check_indices(report: MaintenanceReport, missing: Sequence[str], log: Log) -> MaintenanceReport:
@@ -296,8 +296,14 @@ def estimate_bytes(action: IndexAction, facts: TableFacts, snapshot: Snapshot) -
     return size // max(1, len(snapshot.manifest.schema.fields))
 
 
-def describe_problems(problems: Mapping[str, str]) -> list[str]:
-    """Problems of indices, each with the name of the index."""
+def describe_problems(declared: DeclaredIndices | None, more: Mapping[str, str] | None = None) -> list[str]:
+    """Why declared indices cannot be built or kept, each with its name.
+
+    Args:
+        declared: The declared indices of a version.
+        more: Problems of the work on them, which come before those of the version.
+    """
+    problems = {**({} if declared is None else declared.problems), **(more or {})}
     return [f"index {name!r}: {problem}" for name, problem in problems.items()]
 
 

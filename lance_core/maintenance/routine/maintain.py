@@ -223,8 +223,7 @@ def _maintain_surveyed(
     if report.error is not None or report.is_put_off:
         return report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
     if not plan.is_due:
-        stale = len(set(plan.indices_left).difference(plan.indices_missing))
-        report = report.plus(indices_not_refreshed=stale) if stale else report
+        report = report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
         return check_indices(report, plan.indices_missing, _logger)
     context = StepContext(
         rewriter=pool_rewriter(plan.policy.max_parallel_tasks) if rewriter is None else rewriter,

@@ -97,7 +97,6 @@ def survey_table(
     tasks = list(Compaction.plan(later, options).tasks)
     due = [name for name in stale if name not in left]
     tasks, first, segments_first = _choose_rewrites(later, tasks, options, due, policy, declared)
-    missing = [] if declared is None else declared.missing
     tasks = [replace(task, read_version=dataset.version) for task in tasks]
     if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
         tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
@@ -117,8 +116,8 @@ def survey_table(
         cleanup_due=oldest is not None,
         expired_bytes=_sum_bytes_left_behind(oldest, dataset),
         indices_due=bool(lacking or due or (declared is not None and declared.due)),
-        indices_left=[*left, *missing],
-        indices_missing=missing,
+        indices_left=left,
+        indices_missing=[] if declared is None else declared.missing,
         indices_first=first,
         segments_first=segments_first,
         row_ids_due=row_ids_due,
@@ -132,8 +131,7 @@ def survey_table(
         partition_columns=indexed_columns,
         max_unindexed_fragments=max_unindexed_fragments or 0,
     )
-    problems = {} if declared is None else declared.problems
-    return MaintenanceReport(plan=plan, tasks=tasks, index_problems=describe_problems(problems))
+    return MaintenanceReport(plan=plan, tasks=tasks, index_problems=describe_problems(declared))
 
 
 def _choose_rewrites(

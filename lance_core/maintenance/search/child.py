@@ -111,7 +111,7 @@ class ChildProcess:
         """The answer of a process; an empty one if it has ended without.
 
         Raises:
-            ChildFailedError: It has reached a limit.
+            ChildFailedError: The process has reached a limit.
         """
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], _POLL_S)[0]:

@@ -128,10 +128,8 @@ class IndexDeclaration:
                 return f"{what}: num_sub_vectors must divide its {size} dimensions"
             return None
         if self.needs_pylance:
-            is_text = pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
-            return (
-                None if is_text or (self.kind == "FTS" and _is_list_of_text(column_type)) else f"{what}: it needs text"
-            )
+            fits = _is_string(column_type) or (self.kind == "FTS" and _is_list_of_strings(column_type))
+            return None if fits else f"{what}: it needs strings"
         return None if bool(BY_NAME[self.kind].accepts(column_type)) else what
 
     def choose_parameters(self, rows: int, table_rows: int, dimensions: int) -> dict[str, Any]:
@@ -162,10 +160,13 @@ def vector_values(column_type: pa.DataType) -> pa.DataType | None:
     return column_type.value_type if pa.types.is_fixed_size_list(column_type) else None
 
 
-def _is_list_of_text(column_type: pa.DataType) -> bool:
-    if not (pa.types.is_list(column_type) or pa.types.is_large_list(column_type)):
-        return False
-    return bool(pa.types.is_string(column_type.value_type) or pa.types.is_large_string(column_type.value_type))
+def _is_string(column_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(column_type) or pa.types.is_large_string(column_type))
+
+
+def _is_list_of_strings(column_type: pa.DataType) -> bool:
+    is_list = pa.types.is_list(column_type) or pa.types.is_large_list(column_type)
+    return bool(is_list and _is_string(column_type.value_type))
 
 
 def parse_declarations(indices: Any) -> tuple[IndexDeclaration, ...]:
@@ -246,7 +247,7 @@ def _check(where: str, name: str, value: Any) -> Any:
     """The value of a field or parameter.
 
     Raises:
-        InvalidInputError: It is of the wrong type or out of range.
+        InvalidInputError: The value is of the wrong type or out of range.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in (*_FLAGS, "filter_nan"):
