@@ -43,6 +43,7 @@ from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.maintenance.search.record import RECORD_PREFIX, IndexRecord, describe_failure
 from lance_core.table.index import IndexFile, IndexMetadata
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
+from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, delete_uncommitted_files
 from lance_core.verbs.indices.create import create_scalar_index
@@ -147,7 +148,7 @@ def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, 
         merges: Whether segments are merged; otherwise indices are extended only.
     """
     facts, actions = declared.facts, [action for action in declared.due if action.action == "extend"]
-    if not merges or find_pylance() is None:
+    if not merges or not policy.refresh_indices or find_pylance() is None:
         return actions
     blocked = {action.name for action in declared.actions if action.action != "extend"}
     joined = {action.name: action for action in actions}
@@ -445,7 +446,11 @@ class _IndexWork:
             is_committed = True
         finally:
             if not is_committed:
-                self._remove_folder(key)
+                options = self.dataset.snapshot.options
+                delete_uncommitted_files(
+                    self.dataset.uri, file_prefix=key, index_segments=True, storage_options=options
+                )
+            snapshot.store.remove_empty_folders(f"{INDICES_PREFIX}{key}")
         return parameters
 
     def _commit(self, snapshot: Snapshot, new: tuple[IndexMetadata, ...], action: IndexAction) -> None:
@@ -469,13 +474,6 @@ class _IndexWork:
             "settings": declaration.search_settings,
             "parameters": dict(record.parameters if record is not None else declaration.parameters),
         }
-
-    def _remove_folder(self, key: str) -> None:
-        """Remove the files of a segment that no version has."""
-        delete_uncommitted_files(
-            self.dataset.uri, file_prefix=key, index_segments=True, storage_options=self.dataset.snapshot.options
-        )
-        self.dataset.snapshot.store.remove_empty_folders(f"_indices/{key}")
 
     def _note_failure(self, action: IndexAction, error: Exception) -> None:
         declaration, name = action.declaration, action.name

@@ -71,12 +71,12 @@ def choose_due_rewrites(
         expected.replace_segments(action.name, action.fragment_ids, action.replaced)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
     # If the fragment reuse index has its details in a file, no fragment that an index covers can be rewritten.
-    if later == tasks or _count_saved_fragments(later) < _count_saved_fragments(tasks):
+    if later == tasks or count_saved_fragments(later) < count_saved_fragments(tasks):
         return tasks, False
     return later, True
 
 
-def _count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:
+def count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:
     """The number of fragments that rewrites save."""
     return sum(len(task.raw) - 1 for task in tasks)
 

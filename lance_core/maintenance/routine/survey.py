@@ -29,7 +29,7 @@ from lance_core.maintenance.routine.declared import (
     survey_declared,
 )
 from lance_core.maintenance.routine.health import measure
-from lance_core.maintenance.routine.indices import choose_due_rewrites, is_extended_here
+from lance_core.maintenance.routine.indices import choose_due_rewrites, count_saved_fragments, is_extended_here
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport
 from lance_core.maintenance.zone_maps import columns_without_zone_map
@@ -150,7 +150,7 @@ def _choose_rewrites(
         early = [] if declared is None else find_early_actions(declared, policy, merges=what == "merge")
         if due or early:
             later, is_first = choose_due_rewrites(dataset, tasks, options, due, early)
-            if is_first:
+            if is_first and (what == "extend" or count_saved_fragments(later) > count_saved_fragments(tasks)):
                 return later, due, what if early else None
     return tasks, [], None
 

@@ -323,3 +323,62 @@ def watch_children(seen):
         time.sleep(0.05)
     for name in ("cmdline", "environ"):
         seen.append(Path(f"/proc/{pids[0]}/{name}").read_bytes().decode(errors="replace"))
+
+
+def set_words(table):
+    table.update({"t": "'changed'"}, where="id % 3 = 0")
+
+
+def set_vectors(table):
+    changed = rows(5000, 300).drop_columns(["t"]).set_column(0, "id", pa.array(range(300)))
+    table.merge_insert("id").when_matched_update_all().execute(changed)
+
+
+def write_columns(table):
+    ids = table.to_table(columns=["id"])["id"]
+    table.write_columns(pa.table({"id": ids, "v": vectors(7000, len(ids)), "t": ["changed"] * len(ids)}), "id")
+
+
+def overwrite(table):
+    lance_core.write_dataset(rows(5000, 300), table.uri, mode="overwrite")
+
+
+def delete_rows(table):
+    table.delete("id % 4 = 1")
+
+
+def restore(table):
+    table.delete("id > 100")
+    lance_core.write_dataset(rows(8000, 30), table.uri, mode="append")
+    lance_core.dataset(table.uri).checkout_version(1).restore()
+
+
+CHANGES = [set_words, set_vectors, write_columns, overwrite, delete_rows, restore]
+
+
+class TestStale:
+    @pytest.mark.parametrize("stable", [False, True])
+    def test_values_that_were_set_again_are_never_found(self, tmp_path, stable):
+        policy = MaintenancePolicy(indices=SEARCH)
+        for change in CHANGES:
+            uri = tmp_path / f"{change.__name__}.lance"
+            table = fill(uri, enable_stable_row_ids=stable)
+            maintain(table, policy)
+            change(table)
+            if change not in (overwrite, restore):  # full-text search of pylance needs an index
+                check_searches(table.uri)
+            assert maintain(table, policy).outcome == "done"
+            check_searches(table.uri)
+            assert {index.covered for index in states(table).values()} == {1.0}
+
+    def test_columns_that_were_cast_or_renamed(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices=SEARCH))
+        table.alter_columns(
+            {"path": "t", "name": "words"}, {"path": "v", "data_type": pa.list_(pa.float64(), DIMENSIONS)}
+        )
+        renamed = MaintenancePolicy(indices={"v": SEARCH["v"], "words": "FTS"})
+        report = maintain(table, renamed)
+        assert report.outcome == "done"
+        check_searches(table.uri, text="words")
+        assert sorted(states(table)) == ["t_idx", "v_idx"]
