@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import MaintenanceFailedError
+from lance_core.errors import MaintenanceFailedError, UnsupportedError
 from lance_core.maintenance import (
     MaintenanceBudget,
     MaintenancePolicy,
@@ -374,9 +374,12 @@ class TestStale:
     def test_columns_that_were_cast_or_renamed(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         maintain(table, MaintenancePolicy(indices=SEARCH))
-        table.alter_columns(
-            {"path": "t", "name": "words"}, {"path": "v", "data_type": pa.list_(pa.float64(), DIMENSIONS)}
-        )
+        cast = {"path": "v", "data_type": pa.list_(pa.float64(), DIMENSIONS)}
+        with pytest.raises(UnsupportedError, match="drop the index 'v_idx' first"):
+            table.alter_columns(cast)
+        table.drop_index("v_idx")
+        table.alter_columns(cast)
+        table.alter_columns({"path": "t", "name": "words"})
         renamed = MaintenancePolicy(indices={"v": SEARCH["v"], "words": "FTS"})
         report = maintain(table, renamed)
         assert report.outcome == "done"
