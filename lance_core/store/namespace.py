@@ -11,10 +11,12 @@ from __future__ import annotations
 
 # The clients are optional extras.
 # ruff: noqa: PLC0415
+import contextlib
 import json
 import logging
 import math
 import random
+import re
 import threading
 import time
 import uuid
@@ -41,8 +43,15 @@ _RENEW_BEFORE_MS: Final = 60_000
 _NOT_FOUND: Final = (1, 4)
 """The codes of the specification for a namespace and a table that do not exist."""
 _EXISTS: Final = (2, 5)
+_INVALID: Final = 13
 _CONCURRENT: Final = 14
 """The code for a change that conflicts with another one."""
+_WORDS: Final = {
+    r"(Table|Namespace)NotFoundException|RuntimeError: (Table|Namespace) does not exist": 4,
+    r"(Table|Namespace)AlreadyExistsException|RuntimeError: (Table|Namespace) already exists": 5,
+    r"InvalidInputException|ValueError": _INVALID,
+}
+"""The codes of errors that have none, by what their class and message begin with."""
 _ATTEMPTS: Final = 10
 _MODELS: Final = "lance_namespace_urllib3_client.models"
 _TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": "ssl_ca_cert"}
@@ -79,9 +88,12 @@ class Namespace:
 
     def list_ids(self, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         """Yield the ids of all tables, in nested namespaces too; some may be declared without a version."""
-        for name in self._list("list_tables", "ListTablesRequest", "tables", above):
-            yield (*above, name)
-        for name in self._list("list_namespaces", "ListNamespacesRequest", "namespaces", above):
+        tables, reason = self._list("list_tables", "ListTablesRequest", "tables", above)
+        yield from ((*above, name) for name in tables)
+        namespaces, other_reason = self._list("list_namespaces", "ListNamespacesRequest", "namespaces", above)
+        if reason is not None and other_reason is not None:
+            raise other_reason
+        for name in namespaces:
             yield from self.list_ids((*above, name))
 
     @staticmethod
@@ -142,14 +154,20 @@ class Namespace:
             else:
                 return
 
-    def _list(self, verb: str, request: str, field: str, above: tuple[str, ...]) -> Iterator[str]:
-        token = None
+    def _list(
+        self, verb: str, request: str, field: str, above: tuple[str, ...]
+    ) -> tuple[list[str], InvalidInputError | None]:
+        """The names of tables or namespaces; none, and why, where the namespace has no such at this depth."""
+        names, token = list[str](), None
         while True:
-            page = self._call(verb, request, above, page_token=token)
-            yield from getattr(page, field)
+            try:
+                page = self._call(verb, request, above, page_token=token)
+            except InvalidInputError as error:
+                return names, error
+            names += getattr(page, field)
             token = page.page_token
             if not token:
-                return
+                return names, None
 
     def _place(self, table_id: Sequence[str], response: Any) -> tuple[str, dict[str, str]]:
         name = ".".join(table_id)
@@ -176,6 +194,7 @@ class Namespace:
             DatasetNotFoundError: The namespace has no such table or namespace.
             DatasetExistsError: The namespace already has the table or namespace.
             RetryableConflictError: Another client changes the table or namespace at the same time.
+            InvalidInputError: The namespace takes no such id.
             StoreError: The namespace did not answer, or with another error.
         """
         from importlib import import_module
@@ -192,6 +211,8 @@ class Namespace:
             if code == _CONCURRENT:
                 raise RetryableConflictError(f"{self._label}: another client changes {name} now: {error}") from error
             reason = getattr(error, "reason", None) or error
+            if code == _INVALID:
+                raise InvalidInputError(f"{self._label} does not take {verb} of {name}: {reason}") from error
             raise StoreError(
                 f"{self._label} did not answer {verb} of {name}: {type(error).__name__}: {reason}; check that the "
                 "service runs, its properties and what they permit"
@@ -291,6 +312,8 @@ def _connect(properties_as_json: str) -> Any:
         )
     if impl == "rest":
         return _RestClient(**properties)
+    with contextlib.suppress(ModuleNotFoundError):
+        import lance_namespace_impls  # type: ignore[import-not-found]  # noqa: F401 - registers its names
     try:
         import lance_namespace
     except ImportError as error:
@@ -322,4 +345,7 @@ def _code_of(error: Exception) -> int | None:
         except ValueError:
             return None
         code = answer.get("code") if isinstance(answer, dict) else None
+    if code is None:  # lance-namespace-impls has no codes
+        text = f"{type(error).__name__}: {error}"
+        return next((number for pattern, number in _WORDS.items() if re.match(pattern, text)), None)
     return None if code is None else int(getattr(code, "value", code))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from lance.namespace import DirectoryNamespace
+from lance_namespace.errors import LanceNamespaceError
 
 import lance_core
 
@@ -69,6 +70,35 @@ class FaultyNamespace(DirectoryNamespace):
         fault = self.faults.get(tuple(request.id))
         changes = {"blank": {"location": ""}, "managed": {"managed_versioning": True}}
         return response.model_copy(update=changes.get(fault, {}))
+
+
+class CodelessNamespace(DirectoryNamespace):
+    """pylance's directory namespace with ids of two parts, whose errors have no codes, as in lance-namespace-impls."""
+
+    def __init__(self, root):
+        super().__init__(root=root, manifest_enabled="true")
+
+    def list_tables(self, request):
+        if len(request.id) != 1:
+            raise ValueError("exactly one level is needed")
+        return super().list_tables(request)
+
+    def list_namespaces(self, request):
+        if request.id:
+            raise type("InvalidInputException", (Exception,), {})("there are no levels below")
+        return super().list_namespaces(request)
+
+    def describe_table(self, request):
+        try:
+            return super().describe_table(request)
+        except LanceNamespaceError:
+            raise RuntimeError(f"Table does not exist: {'.'.join(request.id)}") from None
+
+    def create_namespace(self, request):
+        try:
+            return super().create_namespace(request)
+        except LanceNamespaceError:
+            raise type("NamespaceAlreadyExistsException", (Exception,), {})("it is there") from None
 
 
 @contextmanager

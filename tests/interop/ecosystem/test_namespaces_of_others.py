@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import pickle
+import sys
 import threading
 import time
 
@@ -211,6 +212,28 @@ def test_versions_that_a_namespace_manages_are_rejected(tmp_path):
     spaces.create("t", 1)
     with pytest.raises(UnsupportedError, match="keeps the versions of t itself"):
         lance_core.dataset(namespace_client=spaces.inner, table_id=["t"])
+
+
+def test_a_package_of_implementations_is_looked_for_by_their_names(spaces, tmp_path, monkeypatch):
+    """It registers them where it is imported; its errors have no codes, and its lists have levels of their own."""
+    package = tmp_path / "packages" / "lance_namespace_impls.py"
+    package.parent.mkdir()
+    package.write_text(
+        "import lance_namespace\n"
+        "lance_namespace.register_namespace_impl('glue', 'tests.interop.namespaces.CodelessNamespace')\n"
+    )
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setattr(lance_namespace, "_REGISTERED_IMPLS", {})
+    glue = {"impl": "glue", "root": spaces.root}
+    for mode in ("create", "append"):
+        lance_core.write_dataset(ROWS, namespace_client=glue, table_id=["shop", "new"], mode=mode)
+    assert spaces.rows(lance, "shop.new") == [1, 1]
+    assert [table.path for table in maintenance.find_tables(namespace=glue)] == ["shop/new", "shop/orders"]
+    with pytest.raises(DatasetNotFoundError, match=r"the namespace glue has no shop\.none"):
+        lance_core.dataset(namespace_client=glue, table_id=["shop", "none"])
+    with pytest.raises(InvalidInputError, match=r"does not take list_namespaces of shop\.eu: .*no levels below"):
+        list(vending.Namespace(glue).list_ids(("shop", "eu")))
+    del sys.modules["lance_namespace_impls"]
 
 
 class Vendor:
