@@ -111,7 +111,7 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
         processes: Worker processes that call a plain function.
         concurrency: Calls of a coroutine function at the same time.
         setup: Makes the second argument of the function, once per process.
-        on_running: What happens while another run computes these columns: "reject" or "wait".
+        on_running: What happens while another run computes these columns: "reject", "wait" or "split".
         engine: "process" for the process of the step, and its `processes`; "spark" for the executors of the session of
             the IO manager, to which the function and its resources are sent.
         cost_per_row: What a call costs for each row, in a currency of your choice; the events have the sum.

@@ -9,9 +9,10 @@ promotion.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from lance_core.commit.records import Commit
 from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import primary_key
 from lance_core.store import uri_below
-from lance_core.verbs.columns.compute.calls import Calls
+from lance_core.verbs.columns.compute.calls import Calls, open_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import count_due_rows
 from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
@@ -109,7 +110,8 @@ class ComputeVerbs(Handle):
             processes: Worker processes that call a plain function; 0 for this process.
             concurrency: Calls of a coroutine function at the same time.
             setup: Makes the second argument of the function, once per process.
-            on_running: What happens while another run computes these columns: "reject" raises, "wait" waits.
+            on_running: What happens while another run computes these columns: "reject" raises, "wait" waits, "split"
+                computes due rows of fragments that no other run holds, a share of them at a time.
             lease_seconds: Seconds after which a run of another host that is not seen any more counts as dead.
             failures_uri: The table of failed rows; None for `_failed/<name>.lance` beside the table.
             attempt: A note on this call in the table of failed rows.
@@ -151,16 +153,25 @@ class ComputeVerbs(Handle):
         )  # fmt: skip
         pace = StagingPace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
         log = _FailureLog(self, computation, failures_uri or _failures_beside(self, name), attempt)
-        with hold_lease(self._store, name, on_running, lease_seconds) as lease:
-            self.checkout_latest()
-            run = Run(
-                snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
-                retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=progress, lease=lease,
-                executor=None if executor is None else partial(execute, self, executor),
-            )  # fmt: skip
-            self._manifest, result = run.run()
-        judge_failures(result, max_failed_rows, log.uri)
-        return result
+        total: ComputeResult | None = None
+        done_ids = set[int]()
+        with ExitStack() as stack:
+            caller = cache(lambda: stack.enter_context(open_caller(calls)))
+            while True:
+                with hold_lease(self._store, name, on_running, lease_seconds) as lease:
+                    self.checkout_latest()
+                    run = Run(
+                        snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
+                        retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=progress,
+                        lease=lease, open_caller=caller, is_split=on_running == "split", done_ids=done_ids,
+                        executor=None if executor is None else partial(execute, self, executor),
+                    )  # fmt: skip
+                    self._manifest, result = run.run()
+                total = result if total is None else total.join(result)
+                if not run.has_more:
+                    break
+        judge_failures(total, max_failed_rows, log.uri)
+        return total
 
     def count_due_rows(
         self,

@@ -5,13 +5,14 @@
                           inputs    the digest of the inputs (`digests`)
                           read      the version in which the inputs were read; on a branch the fork version
                           failed    whether the function failed on the row, whose cells are null then
-    watermark `computed.<name>`
+    watermark `computed.<name>`, its part "rows"
                         {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11, "checked": [11, 40, [1]]}
                           settled   a version in which no row of the table was due; 0 for none
                           own       versions that changed no input: commits of cells, and those whose rows were compared
                           last      the version for which the newest commit of cells was made
                           checked   a version, its highest fragment id, and the ids of the inputs: in fragments up to
                                     there, files that have inputs and cells belong together (`input_files`)
+                        its other parts: those of runs beside others, until a later run joins them with its own
 
 The cells and their record move together: with updates, compaction, promotion, restore and undo, by either library. The
 watermark only spares reads: without it all rows that changed since they were read are compared by their digests.
@@ -26,7 +27,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,6 +50,7 @@ _INPUTS_KEY: Final = b"lance-dagster.computed.inputs"
 
 STATE: Final = pa.struct([("code", pa.string()), ("inputs", pa.int64()), ("read", pa.int64()), ("failed", pa.bool_())])
 _UNKNOWN_CODE: Final = "unknown"
+_PART: Final = "rows"
 COMMIT_KEY: Final = "lance-dagster.computed."
 """The beginning of the transaction property of a commit of cells on a branch."""
 
@@ -173,6 +175,10 @@ def _read_newest_code(snapshot: Snapshot, name: str) -> str:
     return newest[1]
 
 
+def _key(name: str) -> str:
+    return f"computed.{name}"
+
+
 def _state_name(name: str) -> str:
     return f"_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
 
@@ -185,7 +191,8 @@ class Record:
         code: The code version of the newest commit.
         settled: A version in which no row was due by `code`; 0 for none.
         own_versions: Versions that changed no input.
-        own_on_branch: Versions of the branch that changed no input; their cells may be by another code version.
+        own_otherwise: Versions that changed no input, but whose cells may be by another code version, as on a branch.
+        parts: The records of runs beside others, by part of the watermark: code version and position.
         last: The version for which the newest commit of cells was made; None for none.
         checked: A version, its highest fragment id, and the ids of the inputs, for which all fragments were checked.
         position: The watermark as it is stored; None for none.
@@ -194,7 +201,8 @@ class Record:
     code: str = ""
     settled: int = 0
     own_versions: frozenset[int] = frozenset()
-    own_on_branch: frozenset[int] = frozenset()
+    own_otherwise: frozenset[int] = frozenset()
+    parts: tuple[tuple[str, str, str], ...] = ()
     last: int | None = None
     checked: tuple[int, int, tuple[int, ...]] | None = None
     position: str | None = None
@@ -202,21 +210,30 @@ class Record:
     @classmethod
     def read(cls, snapshot: Snapshot, name: str) -> Record:
         """The record in a version; the version of the newest commit is looked for in the history."""
-        mark = watermarks(snapshot.manifest.config, f"computed.{name}").get("rows")
-        on_branch = frozenset(_find_own_of_branch(snapshot, name))
-        if mark is None:
-            return cls(own_on_branch=on_branch)
-        stored = json.loads(mark.position)
+        marks = {part: mark.position for part, mark in watermarks(snapshot.manifest.config, _key(name)).items()}
+        records = {part: cls._parse(snapshot, name, position) for part, position in marks.items()}
+        record = records.pop(_PART, cls())
+        versions, otherwise = set(record.own_versions), set(_find_own_of_branch(snapshot, name))
+        for other in records.values():
+            (versions if other.code == record.code else otherwise).update(other.own_versions)
+        return replace(
+            record,
+            own_versions=frozenset(versions),
+            own_otherwise=frozenset(otherwise),
+            parts=tuple((part, other.code, marks[part]) for part, other in records.items()),
+        )
+
+    @classmethod
+    def _parse(cls, snapshot: Snapshot, name: str, position: str) -> Record:
+        stored = json.loads(position)
         versions = {version for first, last in stored["own"] for version in range(first, last + 1)}
-        versions |= _find_own(snapshot, name, mark.position, stored["last"])
         return cls(
             code=stored["code"],
             settled=stored["settled"],
-            own_versions=frozenset(versions),
-            own_on_branch=on_branch,
+            own_versions=frozenset(versions | _find_own(snapshot, name, position, stored["last"])),
             last=stored["last"],
             checked=None if stored["checked"] is None else (*stored["checked"][:2], tuple(stored["checked"][2])),
-            position=mark.position,
+            position=position,
         )
 
     def after_commit(
@@ -241,27 +258,37 @@ class Record:
             self, code=code, settled=settled, own_versions=self.own_versions | compared, last=version,
             checked=checked or self.checked,
         )  # fmt: skip
-        ranges = _to_ranges(record.own_versions)
+        ranges = to_ranges(record.own_versions)
         stored = {"code": code, "settled": settled, "own": ranges, "last": version, "checked": record.checked}
         return replace(record, position=json.dumps(stored, separators=(",", ":")))
 
-    def move_from(self, before: Record, name: str, by: str) -> dict[str, str]:
-        """The transaction properties that record this in place of an earlier record."""
-        move = WatermarkMove(
-            name=f"computed.{name}", parts=("rows",), before=before.position, after=self.position, by=by
-        )
-        return WatermarkMove.properties([move])
+    def move_from(self, before: Record, name: str, by: str, *, is_alone: bool) -> tuple[Record, dict[str, str]]:
+        """The transaction properties that record this in place of an earlier record, and what is recorded then.
+
+        Args:
+            before: The earlier record.
+            name: The computation.
+            by: The owner of the lease.
+            is_alone: Whether no other run goes on: the records of such runs are joined with this one.
+        """
+        part = _PART if is_alone else by
+        moves = [WatermarkMove(name=_key(name), parts=(part,), before=before.position, after=self.position, by=by)]
+        joined = [other for other in self.parts if self.settled or other[1] == self.code == before.code]
+        for other, _, position in joined:
+            moves.append(WatermarkMove(name=_key(name), parts=(other,), before=position, after=None, by=by))
+        rest = tuple(other for other in self.parts if other not in joined)
+        return replace(self, parts=rest), WatermarkMove.properties(moves)
 
 
 def _find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:
-    """The version of the commit that moved the watermark here, if no other one since `last` may have set inputs."""
+    """The version of the commit that moved the watermark here, if no version since `last` may have set inputs."""
     for version, transaction in enumerate(transactions_since(snapshot, last), last + 1):
         if transaction is None:
             return set()
-        moves = WatermarkMove.of({k: v for k, v in transaction.properties.items() if k == f"{PREFIX}computed.{name}"})
+        moves = WatermarkMove.of({k: v for k, v in transaction.properties.items() if k == f"{PREFIX}{_key(name)}"})
         if any(move.after == position for move in moves):
             return {version}
-        if not keeps_inputs(transaction):
+        if not moves and not keeps_inputs(transaction):
             return set()
     return set()
 
@@ -279,11 +306,12 @@ def _find_own_of_branch(snapshot: Snapshot, name: str) -> Iterator[int]:
             changing = version
 
 
-def _to_ranges(versions: frozenset[int]) -> Sequence[list[int]]:
+def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """The first and the last number of each range of consecutive ones."""
     ranges: list[list[int]] = []
-    for version in sorted(versions):
-        if ranges and ranges[-1][1] == version - 1:
-            ranges[-1][1] = version
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            ranges.append([version, version])
+            ranges.append([number, number])
     return ranges

@@ -215,7 +215,7 @@ def _judge(
         is_other = ~is_new & np.asarray(pc.fill_null(pc.not_equal(codes, computation.code_version), True))
         is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
         changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
-        changed &= ~np.isin(updated, np.array(sorted(record.own_versions | record.own_on_branch), np.uint64))
+        changed &= ~np.isin(updated, np.array(sorted(record.own_versions | record.own_otherwise), np.uint64))
         compared = (changed | (not is_in_step)) & ~is_new & ~is_other & ~is_failed
     chosen = is_new | is_other | is_failed | compared
     if not chosen.any():

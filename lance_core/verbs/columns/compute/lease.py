@@ -1,11 +1,16 @@
-"""The lease by which one run at a time computes the columns of a computation.
+"""The leases by which one run at a time computes the cells of a row.
 
-    _refs/computations/<name>-<number>.json    {"owner", "host", "pid", "started", "seconds"}
+    _refs/computations/<name>-<number>.json    {"owner", "host", "pid", "started", "seconds", "beside": [3],
+                                                "fragments": [[0, 7], [9, 9]], "newest": 12}
 
-The next number is created by `put_if_absent`: of many runs one gets it. The lease is that of the highest number. Its
-owner writes it again every third of its time; the storage's own time of that write, and `seconds`, say until when it
-holds. A dead process of the same host holds nothing. A run that was paused finds the higher number before it stages or
-commits; what it committed nevertheless would be rejected by the watermark of the computation.
+The next number is created by `put_if_absent`: of many runs one gets it. Its owner writes it again every third of its
+time; the storage's own time of that write, and `seconds`, say until when it holds. A dead process of the same host
+holds nothing. A run holds the whole table while it looks for due rows, and then the fragments that have some; fragments
+that are newer than its version, above `newest`, may have rows of these, and it holds them too.
+
+`beside` has the leases whose fragments a run leaves to others. A run that was paused finds a higher number that is not
+beside its own before it stages or commits; what it committed nevertheless would be rejected by the watermark of the
+computation.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from lance_core.errors import (
@@ -32,25 +38,36 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectStore
 from lance_core.table.paths import COMPUTATIONS_PREFIX
+from lance_core.verbs.columns.compute.computation import to_ranges
 
 _logger = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 1.0
 
-OnRunning = Literal["reject", "wait"]
+OnRunning = Literal["reject", "wait", "split"]
 """What happens while another run computes the same columns."""
 
 
 class Lease:
     """A lease of this process; created by `hold_lease`."""
 
-    def __init__(self, store: ObjectStore, name: str, number: int, seconds: float, owner: str = "") -> None:
-        self.owner = owner or uuid.uuid4().hex
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        number: int,
+        seconds: float,
+        owner: str = "",
+        beside: Mapping[int, dict[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        self.owner, self.beside = owner or uuid.uuid4().hex, beside
+        self._fragments: list[list[int]] | None = None
+        self._newest: int | None = None
         self.claim = name, number, seconds, self.owner
         """The arguments of `Lease`, beside the store, by which another process may check it."""
         self._store, self._prefix, self._number, self._seconds = store, _prefix_of(name), number, seconds
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)
 
     def begin(self) -> bool:
@@ -68,19 +85,39 @@ class Lease:
         Raises:
             SupersededError: Another run has, as this one was paused for longer than the lease holds.
         """
-        number, key = max(_list_numbers(self._store, self._prefix), default=(0, ""))
-        if number != self._number or _read_lease(self._store, key)[0].get("owner") != self.owner:
+        higher = [key for number, key in _list_numbers(self._store, self._prefix) if number > self._number]
+        leases = [_read_lease(self._store, key)[0] for key in higher]
+        is_over = any(self._number not in lease["beside"] for lease in leases if lease)
+        if is_over or _read_lease(self._store, self._key)[0].get("owner") != self.owner:
             raise SupersededError(
                 f"another run computes the columns of {self._prefix.rpartition('/')[2]!r} now, as this one was paused "
                 f"for more than {self._seconds:.0f} s: nothing more was written; run it again to continue"
             )
 
+    def hold(self, fragment_ids: Iterable[int], newest: int) -> None:
+        """Hold these fragments alone from now on, of a version whose highest fragment id is given.
+
+        Raises:
+            SupersededError: Another run has taken the lease over.
+        """
+        self.check()
+        with self._lock:
+            self._newest, self._fragments = newest, to_ranges(fragment_ids)
+            self._store.put(self._key, self._describe())
+
+    def leaves(self, fragment_id: int) -> bool:
+        """Whether another run holds a fragment, which this one leaves to it."""
+        return any(
+            fragment_id > other["newest"] or any(first <= fragment_id <= last for first, last in other["fragments"])
+            for other in self.beside.values()
+        )
+
     def end(self) -> None:
-        """Release the lease, and remove those of earlier runs."""
+        """Release the lease, and remove those of runs that have ended without doing so."""
         self._ended.set()
         self._thread.join()
         for number, key in _list_numbers(self._store, self._prefix):
-            if number <= self._number:
+            if number <= self._number and number not in self.beside:
                 self._store.delete(key)
 
     @property
@@ -89,13 +126,15 @@ class Lease:
 
     def _describe(self) -> bytes:
         place = {"host": socket.gethostname(), "pid": os.getpid(), "started": _start_of(os.getpid())}
-        return json.dumps({"owner": self.owner, **place, "seconds": self._seconds}).encode()
+        held = {"beside": list(self.beside), "fragments": self._fragments, "newest": self._newest}
+        return json.dumps({"owner": self.owner, **place, "seconds": self._seconds, **held}).encode()
 
     def _renew(self) -> None:
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.check()
-                self._store.put(self._key, self._describe())
+                with self._lock:
+                    self._store.put(self._key, self._describe())
             except SupersededError:
                 return
             except LanceError as error:
@@ -109,7 +148,7 @@ def hold_lease(store: ObjectStore, name: str, on_running: str, seconds: float = 
     Args:
         store: The table's store.
         name: The computation.
-        on_running: "reject" or "wait".
+        on_running: "reject", "wait" or "split".
         seconds: How long the lease holds after its owner was last seen.
 
     Raises:
@@ -118,18 +157,19 @@ def hold_lease(store: ObjectStore, name: str, on_running: str, seconds: float = 
     if on_running not in get_args(OnRunning):
         raise InvalidInputError(f"on_running is one of {', '.join(get_args(OnRunning))}, not {on_running!r}")
     while True:
-        leases = _list_numbers(store, _prefix_of(name))
-        number, key = max(leases, default=(0, ""))
-        owner = _read_owner(store, key) if key else None
-        if owner is None:
-            lease = Lease(store, name, number + 1, seconds)
-            if lease.begin():
-                break
-            continue
-        if on_running == "reject":
+        leases = dict(_list_numbers(store, _prefix_of(name)))
+        owners = {number: owner for number, key in leases.items() if (owner := _read_owner(store, key)) is not None}
+        if on_running == "split" or not owners:
+            if all(owner["fragments"] is not None for owner in owners.values()):
+                lease = Lease(store, name, max(leases, default=0) + 1, seconds, beside=owners)
+                if lease.begin():
+                    break
+                continue
+        elif on_running == "reject":
+            (owner, *_) = owners.values()
             raise RetryableConflictError(
                 f"computation {name!r} of {store.root} is running on {owner['host']} (process {owner['pid']}): wait "
-                "for its end, or pass on_running='wait'"
+                "for its end, or pass on_running='wait' or 'split'"
             )
         time.sleep(_POLL_SECONDS)
     try:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import data_key
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.times import parse_duration
-from lance_core.verbs.columns.compute.calls import CallResult, Calls, open_caller, share_caller
+from lance_core.verbs.columns.compute.calls import Caller, CallResult, Calls
 from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
@@ -60,6 +59,9 @@ from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
 from lance_core.verbs.files.column_files import write_at_once
 from lance_core.verbs.files.conform import conform, fit
+
+_SHARES: Final = 4
+"""Of the due rows that no run holds, a run that leaves others to further runs takes one of so many shares at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class ComputeResult:
         commits: The number of versions.
         bytes_written: Bytes of the column files.
         first_error: The error of the first row on which the function failed; None if it did not fail.
+        rows_held: The rows that were left to other runs, which compute them, or compare their inputs.
     """
 
     version: int
@@ -135,6 +138,15 @@ class ComputeResult:
     commits: int = 0
     bytes_written: int = 0
     first_error: str | None = None
+    rows_held: int = 0
+
+    def join(self, later: ComputeResult) -> ComputeResult:
+        """The result of two runs, one after the other."""
+        total = {each.name: getattr(self, each.name) + getattr(later, each.name) for each in fields(self)[3:-2]}
+        return replace(
+            later, read_version=self.read_version, rows_due=dict(Counter(self.rows_due) + Counter(later.rows_due)),
+            first_error=self.first_error or later.first_error, **total,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +215,9 @@ class Run:
         report: Called before each commit with the failed rows and the stable ids of all rows whose cells it sets.
         progress: Called after each call of the function.
         lease: The lease of the run.
+        open_caller: Starts what the calls need, or returns what was started.
+        is_split: Whether a share of the due rows is computed, so that others take the rest.
+        done_ids: Fragments that are done; those of this run are added.
         executor: Yields what other processes have computed of fragments; None to call the function in this one.
         task: The number of the task of another process of which this is the run; None for the run itself.
     """
@@ -217,6 +232,9 @@ class Run:
     report: Callable[[Sequence[FailedRow], npt.NDArray[np.uint64]], object]
     progress: Callable[[ComputeProgress], object] | None
     lease: Lease
+    open_caller: Callable[[], Caller]
+    is_split: bool = False
+    done_ids: set[int] = field(default_factory=set)
     executor: Callable[[Run, Sequence[DueFragment]], Iterable[ComputedTask]] | None = None
     task: int | None = None
     _manifest: Manifest = field(init=False)
@@ -236,6 +254,10 @@ class Run:
     _ids: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     _failed: list[FailedRow] = field(default_factory=list)
     _partial: set[int] = field(default_factory=set)
+    _record_beside: Record = field(default_factory=Record)
+    _is_whole: bool = True
+    _held: int = 0
+    has_more: bool = field(default=False, init=False)
 
     def run(self) -> tuple[Manifest, ComputeResult]:
         """Compute the cells that are due, and commit them."""
@@ -248,14 +270,30 @@ class Run:
                 partial=self._partial,
             )
         )  # fmt: skip
+        fragments = self._choose(fragments)
         for due in fragments:
             self._reasons.update(due.counts)
         if fragments:
-            self._staged = find_staged(self.snapshot, self.computation)
+            self.lease.hold([due.fragment.id for due in fragments], self._manifest.max_fragment_id or 0)
+            tags = [prefix_of(self.computation.name) + _tag_of(other["owner"]) for other in self.lease.beside.values()]
+            self._staged = find_staged(
+                self.snapshot, self.computation, lambda key: not any(key.startswith(data_key(tag)) for tag in tags)
+            )
             self._compute(fragments)
             self._commit()
             self._remove_staged()
         return self._manifest, self._describe()
+
+    def _choose(self, fragments: list[DueFragment]) -> list[DueFragment]:
+        """The fragments that no other run holds; a share of them, if others may take the rest."""
+        fragments = [due for due in fragments if due.fragment.id not in self.done_ids]
+        free = [due for due in fragments if not self.lease.leaves(due.fragment.id)]
+        counts = np.cumsum([len(due.offsets) for due in free])
+        chosen = free[: int(np.searchsorted(counts, counts[-1] / _SHARES)) + 1] if self.is_split and free else free
+        self._is_whole, self.has_more = len(chosen) == len(fragments), len(chosen) < len(free)
+        self.done_ids.update(due.fragment.id for due in chosen)
+        self._held = sum(len(due.offsets) for due in fragments) - (int(counts[-1]) if free else 0)
+        return chosen
 
     @property
     def record(self) -> Record:
@@ -290,7 +328,7 @@ class Run:
     @property
     def _tag(self) -> str:
         """A part of the names of staged files, by which those of this run are known, or of this task."""
-        return f"{self.lease.owner[:8]}-{'' if self.task is None else f'{self.task}-'}"
+        return _tag_of(self.lease.owner) + ("" if self.task is None else f"{self.task}-")
 
     def _compute(self, fragments: Sequence[DueFragment]) -> None:
         """Call the function on all rows that are due, and stage and commit at the asked pace."""
@@ -322,14 +360,12 @@ class Run:
 
     def _call_here(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
         """Call the function on all rows that are due."""
-        is_own = self.task is None
-        opened = open_caller(self.calls) if is_own else nullcontext(share_caller(self.lease.owner, self.calls))
-        with opened as caller:
-            before = caller.num_calls
-            for segments, result in caller.in_order(self._each_batch(fragments)):
-                self._add(segments, result)
-                self._counts["calls"] = caller.num_calls - before
-                yield
+        caller = self.open_caller()
+        before = caller.num_calls
+        for segments, result in caller.in_order(self._each_batch(fragments)):
+            self._add(segments, result)
+            self._counts["calls"] = caller.num_calls - before
+            yield
 
     def _call_elsewhere(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
         """Add what other processes have computed and staged."""
@@ -443,9 +479,11 @@ class Run:
         self._failed, self._ids = [], []
         manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
         columns, added = resolve_columns(manifest, self.computation.output)
-        record, how = self._record, self.how
+        is_alone = not self.lease.beside
+        before = record = self._record if is_alone else self._record_beside
+        how = self.how
         if manifest.branch is None:
-            is_last = not any(self._left.values())
+            is_last = is_alone and self._is_complete
             settled = version if is_last and self.where is None else 0
             # After the last rows of the whole table all rows of these versions were compared, or are set now.
             compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
@@ -454,7 +492,7 @@ class Run:
                 code=self.computation.code_version, settled=settled, version=version, compared=compared,
                 checked=checked if (is_last and not self._partial) or self._record.position is None else None,
             )  # fmt: skip
-            properties = record.move_from(self._record, self.computation.name, self.lease.owner)
+            record, properties = record.move_from(before, self.computation.name, self.lease.owner, is_alone=is_alone)
         else:
             properties = {f"{COMMIT_KEY}{self.computation.name}": str(version)}
         how = replace(how, properties={**(how.properties or {}), **properties})
@@ -471,8 +509,16 @@ class Run:
                 files.pending.wait()
             self.lease.check()
             self._manifest, result = commit_columns(self.snapshot, plan, written, how, self._name_file)
-        self._record = record
+        if is_alone:
+            self._record = record
+        else:
+            self._record_beside = record
         self._counts.update({"computed": result.rows_updated, "commits": 1, "bytes": result.bytes_written})
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether all rows of the version that were due, or had to be compared, are done."""
+        return self._is_whole and not any(self._left.values())
 
     def _write(self, fragment_id: int, columns: Schema, files: UncommittedFiles) -> WrittenColumns:
         """Write the file of a fragment."""
@@ -489,8 +535,9 @@ class Run:
         if fragment.id in self._partial:
             return None
         if snapshot is not self.snapshot:  # it may have rows of any fragment of the run's version
+            self.lease.check()  # the one that took over may have committed the same rows
             later = transactions_since(snapshot, self.snapshot.manifest.version)
-            if self._partial or any(self._left.values()) or not all(map(keeps_inputs, later)):
+            if self._partial or not self._is_complete or not all(map(keeps_inputs, later)):
                 return None
         return name_file(fragment.files, self.computation.input_ids(snapshot.manifest))
 
@@ -498,7 +545,7 @@ class Run:
         """Remove the staged files of which no row is needed any more."""
         store = self.snapshot.store
         for number, key in enumerate(self._staged.keys):
-            if self.where is None or self._used[self._staged.files == number].all():
+            if (self.where is None and self._is_whole) or self._used[self._staged.files == number].all():
                 store.delete(key)
         for meta in store.list(data_key(f"{prefix_of(self.computation.name)}{self._tag}")):
             store.delete(meta.key)
@@ -517,6 +564,7 @@ class Run:
             commits=counts["commits"],
             bytes_written=counts["bytes"],
             first_error=self._first_error,
+            rows_held=self._held,
         )
 
 
@@ -548,6 +596,11 @@ class _Timer:
         if over:
             self._since = done, time.monotonic()
         return over
+
+
+def _tag_of(owner: str) -> str:
+    """The beginning of the tags of files that the owner of a lease stages."""
+    return f"{owner[:8]}-"
 
 
 def _split(segments: Sequence[_BatchRows], size: int) -> tuple[list[_BatchRows], list[_BatchRows]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow.compute as pc
 
 from lance_core.commit.records import Commit
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.columns.compute.calls import Calls
+from lance_core.verbs.columns.compute.calls import Calls, share_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import DueFragment, find_due_rows
 from lance_core.verbs.columns.compute.lease import Lease
@@ -70,10 +71,12 @@ class ComputeTask:
             snapshot, settings.computation, settings.record, settings.where, retry_failed=settings.retry_failed,
             fragment_ids=self.pieces,
         )  # fmt: skip
+        lease = Lease(snapshot.store, *settings.claim)
         run = Run(
             snapshot=snapshot, computation=settings.computation, calls=settings.calls, pace=settings.pace,
             where=settings.where, retry_failed=settings.retry_failed, how=Commit(), report=lambda *_: None,
-            progress=None, lease=Lease(snapshot.store, *settings.claim), task=self.number,
+            progress=None, lease=lease, open_caller=partial(share_caller, lease.owner, settings.calls),
+            task=self.number,
         )  # fmt: skip
         return run.run_task([each.take(slice(*self.pieces[each.fragment.id])) for each in due], settings.staged_keys)
 

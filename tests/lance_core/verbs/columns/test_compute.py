@@ -1,8 +1,10 @@
 """Columns that a function computes: calls, failures, kills, leases, and what pylance reads."""
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -233,7 +235,7 @@ class TestArguments:
             ({"commit_every": 0}, InvalidInputError, "commit_every must be at least 1 row"),
             ({"commit_every": "often"}, InvalidInputError, "is not a duration"),
             ({"concurrency": 2}, InvalidInputError, "only a coroutine function"),
-            ({"on_running": "fight"}, InvalidInputError, "on_running is one of reject, wait"),
+            ({"on_running": "fight"}, InvalidInputError, "on_running is one of reject, wait, split"),
             ({"timeout": 0}, InvalidInputError, "timeout above 0"),
         ],
     )
@@ -289,6 +291,27 @@ class TestArguments:
             table.compute_columns(measure, **SIZE)
             assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [1, None, 3]
             assert table.compute_columns(measure, **SIZE).rows_due == {}
+
+
+SPLIT = textwrap.dedent("""
+    import sys, time
+    import pyarrow as pa, pyarrow.compute as pc
+    import lance_core
+
+    uri, log, seconds, lease = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+    options = {"inputs": ["id", "text"], "columns": pa.schema([("size", pa.int32())]), "name": "size"}
+
+    def measure(batch):
+        with open(log, "a") as file:
+            file.write("".join(f"{number}\\n" for number in batch["id"].to_pylist()))
+        time.sleep(seconds)
+        return pc.utf8_length(batch["text"])
+
+    result = lance_core.dataset(uri).compute_columns(
+        measure, **options, code_version="1", batch_size=2, commit_every=4, on_running="split", lease_seconds=lease
+    )
+    print(result.rows_computed, result.rows_held)
+""")
 
 
 PROGRAM = textwrap.dedent("""
@@ -554,6 +577,90 @@ WAYS = {
         {"text": "'set'"}, f"id in ({', '.join(map(str, ids))})", write_mode="fewest_bytes"
     ),
 }
+
+
+def numbers_in(*logs):
+    return sorted(int(line) for log in logs if log.exists() for line in log.read_text().split())
+
+
+class TestSplitRuns:
+    """Each of three runs computes rows that no other one holds, in a table of 25 fragments."""
+
+    @pytest.fixture
+    def table(self, tmp_path):
+        rows = {"id": range(100), "text": ["x" * (i % 7) for i in range(100)]}
+        return lance_core.write_dataset(rows, tmp_path / "t.lance", max_rows_per_file=4, enable_stable_row_ids=True)
+
+    def start(self, table, log, seconds=0.05, lease=120):
+        return running(
+            [sys.executable, "-c", SPLIT, table.uri, log, seconds, lease], talks=True, log=Path(f"{log}.err")
+        )
+
+    def check(self, table, **due):
+        table.checkout_latest()
+        assert table.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+        assert table.count_due_rows(**SIZE | {"inputs": ["id", "text"]}) == due
+        assert not list(Path(table.uri, "data").glob("computed-*"))
+        assert not list(Path(table.uri, "_refs", "computations").glob("*-*"))
+
+    def test_each_row_is_called_once(self, table, tmp_path):
+        logs = [tmp_path / f"log-{number}" for number in range(3)]
+        with contextlib.ExitStack() as stack:
+            runs = [stack.enter_context(self.start(table, log)) for log in logs]
+            lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=20)
+            computed = [int(each.communicate(timeout=60)[0].split()[0]) for each in runs]
+        assert numbers_in(*logs) == list(range(100))
+        assert sum(computed) == 100
+        assert all(log.exists() for log in logs)
+        self.check(table)
+
+    def test_a_run_of_other_rows(self, table, tmp_path):
+        """A run of all holds what is due in its condition alone."""
+
+        def during(batch):
+            if not seen:
+                result = lance_core.dataset(table.uri).compute_columns(measure, **options, on_running="split")
+                seen.append((result.rows_computed, result.rows_held))
+                assert lance_core.dataset(table.uri).compute_columns(measure, **options, on_running="split").calls == 0
+            return measure(batch)
+
+        options, seen = SIZE | {"inputs": ["id", "text"]}, []
+        assert table.compute_columns(during, **options, where="id < 40").rows_computed == 40
+        assert seen == [(60, 40)]
+        self.check(table)
+        assert table.compute_columns(measure, **options | {"code_version": "2"}).rows_computed == 100
+        assert table.compute_columns(measure, **options | {"code_version": "2"}).rows_compared == 0
+
+    def test_rows_of_a_killed_run_are_taken_over(self, table, tmp_path):
+        logs = [tmp_path / f"log-{number}" for number in range(2)]
+        with self.start(table, logs[0], 0.1) as killed, self.start(table, logs[1], 0.1) as other:
+            wait_for_calls(killed, logs[0], 1)
+            killed.kill()
+            killed.wait()
+            assert other.communicate(timeout=60)[0].split()[1] == "0"
+        assert set(numbers_in(*logs)) == set(range(100))
+        assert len(numbers_in(*logs)) <= 100 + 4 + 2
+        assert table.checkout_latest() is None
+        self.check(table)
+
+    def test_a_paused_run_that_comes_back(self, table, tmp_path):
+        """It writes nothing once another one took its rows over, and ends by an error."""
+        logs = [tmp_path / f"log-{number}" for number in range(2)]
+        with self.start(table, logs[0], 0.1, 3) as paused:
+            wait_for_calls(paused, logs[0], 1)
+            os.kill(paused.pid, signal.SIGSTOP)
+            with self.start(table, logs[1], 0, 3) as other:
+                other.communicate(timeout=60)
+            time.sleep(4)
+            finish_split = [sys.executable, "-c", SPLIT, table.uri, logs[1], 0, 3]
+            run(finish_split, check=True)
+            version = lance_core.dataset(table.uri).version
+            os.kill(paused.pid, signal.SIGCONT)
+            assert paused.wait() != 0
+        assert set(numbers_in(logs[1])) == set(range(100))
+        assert lance_core.dataset(table.uri).version == version
+        self.check(table)
 
 
 class TestInputsSetByOthers:
