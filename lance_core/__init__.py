@@ -36,7 +36,8 @@ from lance_core.table.operations import MAX_EXACT_KEYS
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.compute.computation import computed_schema
-from lance_core.verbs.columns.compute.run import ComputedTask, ComputeProgress, ComputeResult
+from lance_core.verbs.columns.compute.records import ComputeProgress, ComputeResult
+from lance_core.verbs.columns.compute.run import ComputedTask
 from lance_core.verbs.columns.compute.tasks import ComputePlan, ComputeTask
 from lance_core.verbs.columns.write_columns.commit import ColumnsResult
 from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns

@@ -28,14 +28,14 @@ from lance_core.verbs.columns.compute.calls import Calls, open_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import count_due_rows
 from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
-from lance_core.verbs.columns.compute.run import (
+from lance_core.verbs.columns.compute.records import (
     ComputeProgress,
     ComputeResult,
     FailedRow,
-    Run,
     StagingPace,
     judge_failures,
 )
+from lance_core.verbs.columns.compute.run import Run
 from lance_core.verbs.columns.compute.tasks import Executor, execute
 from lance_core.verbs.context.handle import Handle, resolve_target
 from lance_core.verbs.write.write_version import WriteOptions, write_version

@@ -20,7 +20,8 @@ from lance_core.verbs.columns.compute.calls import Calls, share_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import DueFragment, find_due_rows
 from lance_core.verbs.columns.compute.lease import Lease
-from lance_core.verbs.columns.compute.run import ComputedTask, Run, StagingPace
+from lance_core.verbs.columns.compute.records import StagingPace
+from lance_core.verbs.columns.compute.run import ComputedTask, Run
 from lance_core.verbs.context.handle import Handle
 
 
