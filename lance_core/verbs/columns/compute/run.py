@@ -60,7 +60,7 @@ from lance_core.verbs.files.column_files import write_at_once
 from lance_core.verbs.files.conform import conform, fit
 
 _SHARES: Final = 4
-"""A run with on_running="split" computes one of so many shares of the due rows that no run holds, again and again."""
+"""A run with `on_running="split"` computes a quarter of the due rows that no run holds at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
