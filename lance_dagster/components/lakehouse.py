@@ -18,9 +18,7 @@ from lance_dagster.checks.health import build_lance_health_checks
 from lance_dagster.components.listing import ListingComponent
 from lance_dagster.components.maintenance import build_maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
-from lance_dagster.components.whole_root import build_definitions_of_root
 from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
-from lance_dagster.health.lake import Listing
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import Report, build_lance_observation_sensor
 from lance_dagster.tables.branch_policy import BranchPolicy
@@ -114,16 +112,9 @@ class LanceLakehouseComponent(ListingComponent):
         description="Folder or object-store prefix that holds the tables; with a namespace, outputs of ops and the log "
         "of maintenance alone.",
     )
-    storage_options: dict[str, str] = Field(
-        default={}, repr=False, description="Options by which the storage is reached. Take secrets from {{ env.NAME }}."
-    )
-    default_schema: str | None = Field(
-        default=None, description="Folder of the tables of assets whose metadata names none."
-    )
     default_load_type: Literal["auto", "spark", "pandas", "polars", "pyarrow"] = Field(
         default="auto", description="The type as which an input without a type annotation is loaded."
     )
-    io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
     ui_url: str | None = Field(default=None, description="URL of the Dagster UI, if it is not at the root of its host.")
     tables: Sequence[LakehouseTable] = Field(default=(), description="Tables with their checks and maintenance.")
     maintenance: MaintenanceFields | None = Field(
@@ -131,18 +122,6 @@ class LanceLakehouseComponent(ListingComponent):
     )
     all_tables: bool = Field(
         default=False, description="Maintain all tables below root_uri, whoever writes them; each run lists them."
-    )
-    health_checks: bool = Field(
-        default=False, description="Check the health of all tables that are below root_uri when this is loaded."
-    )
-    external_assets: bool = Field(
-        default=False,
-        description="Declare external assets for tables that are below root_uri when this is loaded and not listed.",
-    )
-    include: Sequence[str] = Field(default=(), description='Globs of tables below root_uri, such as "nyc/*".')
-    exclude: Sequence[str] = Field(default=(), description="Globs of tables to leave out.")
-    policies: dict[str, Any] | None = Field(
-        default=None, description="Fields of the policy by folder or path below root_uri; false: not maintained."
     )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
     report: Report = Field(
@@ -202,41 +181,22 @@ class LanceLakehouseComponent(ListingComponent):
         parts = [table_definitions]
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
         if self.maintenance is not None and (ours or self.all_tables):
-            lake = {**self._choice(), "root": True}
+            lake = {**self.choice(), "root": True}
             # With the whole root all specs are given: their metadata excludes tables that others write.
             below, named = (lake, specs) if self.all_tables else (None, ours)
             parts.append(build_maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
         if self.health_checks or self.external_assets:
-            parts.append(self._build_definitions_of_lake(specs, self.read_listing(state_path)))
+            policy = (self.maintenance or PolicyFields()).policy("maintenance")
+            parts.append(self.build_listed_definitions(specs, policy, self.root_uri, state_path))
         if self.branching is not None and self.branching.mode != "off" and ours:
             parts.append(_build_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
-
-    def _choice(self) -> dict[str, Any]:
-        """The arguments of the builders that choose tables below the root."""
-        return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
-
-    def _build_definitions_of_lake(self, specs: Sequence[dg.AssetSpec], listing: Listing | None) -> dg.Definitions:
-        """The checks and external assets of the tables below the root."""
-        return build_definitions_of_root(
-            specs,
-            (self.maintenance or PolicyFields()).policy("maintenance"),
-            {**self._choice(), "root": self.root_uri, "namespace": self.namespace},
-            health_checks=self.health_checks,
-            external_assets=self.external_assets,
-            storage_options=self.storage_options,
-            schema=self.default_schema,
-            io_manager_key=self.io_manager_key,
-            listing=listing,
-        )
 
     def _build_checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
         key, spec, label = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
         policy = (self.maintenance or PolicyFields()).policy(label)
         checks: list[dg.AssetChecksDefinition] = []
-        is_checked = (
-            self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False
-        )  # by `_build_definitions_of_lake`
+        is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # by `build_listed_definitions`
         if "health" in table.checks and not is_checked:
             checks += build_lance_health_checks([spec], policy, io_manager_key=key)
         if "integrity" in table.checks:

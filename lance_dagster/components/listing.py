@@ -9,14 +9,18 @@ location read it. Without it, and with a Dagster that has no state of components
 import json
 import logging
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster.health.lake import Listing
+from lance_dagster.checks.health import build_checks_of_tables, build_lance_health_checks, list_checked_tables
+from lance_dagster.health.lake import Listing, build_external_assets, make_lake
+from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.tables.location import resolved_options
+from lance_dagster.tables.refs import TableLike, table_refs
 
 _FIELDS: Final = ("path", "uri", "other_paths")
 
@@ -36,12 +40,31 @@ _log = logging.getLogger(__name__)
 class ListingComponent(_Component, dg.Model, dg.Resolvable):
     """A component whose definitions are those of the tables below a root."""
 
-    storage_options: dict[str, str] = Field(default={}, repr=False)
+    storage_options: dict[str, str] = Field(
+        default={}, repr=False, description="Options by which the storage is reached. Take secrets from {{ env.NAME }}."
+    )
     namespace: dict[str, str] = Field(
         default={},
         repr=False,
         description='Properties of a namespace that locates the tables, such as {impl: rest, uri: "https://..."}. Take '
         "secrets from {{ env.NAME }}.",
+    )
+    io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
+    default_schema: str | None = Field(
+        default=None, description="Folder of the tables of assets whose metadata names none."
+    )
+    include: Sequence[str] = Field(default=(), description='Globs of tables below the root, such as "nyc/*".')
+    exclude: Sequence[str] = Field(default=(), description="Globs of tables to leave out.")
+    policies: dict[str, Any] | None = Field(
+        default=None, description="Fields of the policy by folder or path below the root; false: not maintained."
+    )
+    health_checks: bool = Field(
+        default=False,
+        description="Check the health of the tables, including those that are below the root when this is loaded.",
+    )
+    external_assets: bool = Field(
+        default=False,
+        description="Declare external assets for tables that are below the root when this is loaded and not listed.",
     )
     if HAS_STATE:
         defs_state: ResolvedDefsStateConfig = Field(
@@ -80,7 +103,40 @@ class ListingComponent(_Component, dg.Model, dg.Resolvable):
             return super().build_defs(context)
         return self.build_defs_from_state(context, None)
 
-    def read_listing(self, state_path: Path | None) -> Listing | None:
+    def choice(self) -> dict[str, Any]:
+        """The arguments of the builders that choose tables below the root."""
+        return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
+
+    def build_listed_definitions(
+        self,
+        assets: Sequence[TableLike],
+        policy: LanceMaintenancePolicy,
+        root: str | bool | None,
+        state_path: Path | None,
+    ) -> dg.Definitions:
+        """The health checks and external assets of tables.
+
+        Args:
+            assets: The assets that the YAML lists.
+            policy: The thresholds of the checks.
+            root: The root below which tables are listed; without one only the assets are checked.
+            state_path: The file with the tables below the root; None lists them now.
+        """
+        checks: list[dg.AssetChecksDefinition] = []
+        external: list[dg.AssetSpec] = []
+        options, schema, key = self.storage_options, self.default_schema, self.io_manager_key
+        listing = self._read_listing(state_path)
+        below = make_lake(**self.choice(), root=root, namespace=self.namespace, policy=policy, listing=listing)
+        if self.health_checks and below is None:
+            checks = build_lance_health_checks(assets, policy, io_manager_key=key)
+        elif self.health_checks and below is not None:
+            tables = list_checked_tables(below, table_refs(assets), policy, options, schema)
+            checks = build_checks_of_tables(tables, io_manager_key=key)
+        if self.external_assets and below is not None:
+            external = build_external_assets(below, assets, storage_options=options, schema=schema)
+        return dg.Definitions(assets=external, asset_checks=checks)
+
+    def _read_listing(self, state_path: Path | None) -> Listing | None:
         """The list of tables in a file; None if they have to be listed now, as there is no file."""
         if state_path is not None:
             listing: Listing = json.loads(state_path.read_text())

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from lance_dagster.components.listing import ListingComponent
 from lance_dagster.components.models import MaintenanceFields
-from lance_dagster.components.whole_root import build_definitions_of_root
 from lance_dagster.components.yaml_keys import find_empty_lists, with_checked_keys
 from lance_dagster.maintenance.job import build_maintenance_job
 from lance_dagster.maintenance.schedule import build_maintenance_schedule
@@ -61,31 +60,9 @@ class LanceMaintenanceComponent(ListingComponent):
     root: bool | str | None = Field(
         default=None, description="True: all tables below the root of the IO manager; or the URI of another root."
     )
-    include: Sequence[str] = Field(default=(), description='Globs of tables below the root, such as "nyc/*".')
-    exclude: Sequence[str] = Field(default=(), description="Globs of tables to leave out.")
-    policies: dict[str, Any] | None = Field(
-        default=None, description="Fields of the policy by folder or path below the root; false: not maintained."
-    )
     maintenance: MaintenanceFields = Field(
         default=MaintenanceFields(), description="The policy, and the schedule and settings of the job."
     )
-    health_checks: bool = Field(
-        default=False,
-        description="Check the health of the tables, including those that are below the root when this is loaded.",
-    )
-    external_assets: bool = Field(
-        default=False,
-        description="Declare external assets for tables that are below the root when this is loaded and not listed.",
-    )
-    storage_options: dict[str, str] = Field(
-        default={},
-        repr=False,
-        description="Options by which the root is reached when this is loaded. Take secrets from {{ env.NAME }}.",
-    )
-    default_schema: str | None = Field(
-        default=None, description="The schema of the IO manager, by which listed tables are located below the root."
-    )
-    io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -101,20 +78,10 @@ class LanceMaintenanceComponent(ListingComponent):
     def build_defs_from_state(self, context: dg.ComponentLoadContext | None, state_path: Path | None) -> dg.Definitions:
         """The job, schedule and sensor, and the external assets and checks, for which the tables are listed."""
         del context
-        names = ("root", "include", "exclude", "policies", "namespace")
-        lake = {name: getattr(self, name) for name in names}
+        lake = {**self.choice(), "root": self.root, "namespace": self.namespace}
         definitions = build_maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
-        declared = build_definitions_of_root(
-            list(self.tables),
-            self.maintenance.policy(f"component of job {self.maintenance.job_name}"),
-            lake,
-            health_checks=self.health_checks,
-            external_assets=self.external_assets,
-            storage_options=self.storage_options,
-            schema=self.default_schema,
-            io_manager_key=self.io_manager_key,
-            listing=self.read_listing(state_path),
-        )
+        policy = self.maintenance.policy(f"component of job {self.maintenance.job_name}")
+        declared = self.build_listed_definitions(list(self.tables), policy, self.root, state_path)
         return dg.Definitions.merge(definitions, declared)
 
 
