@@ -7,9 +7,9 @@ they go through a database.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from inspect import signature
-from types import TracebackType
 from typing import Any, Final
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
@@ -195,24 +195,17 @@ class FsspecWriter(ObjectWriter):
         self._file.closed = True
 
 
-class _errors:  # noqa: N801 - reads as a function at its uses
+@contextmanager
+def _errors(place: str) -> Iterator[None]:
     """Convert errors of fsspec to StoreError with their type alone: their messages may hold secret parameters."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise ObjectNotFoundError(f"{self._place}: no such object") from None
-        if isinstance(error, FileExistsError):
-            raise AlreadyExistsError(f"{self._place}: exists already") from None
-        if isinstance(error, Exception):
-            raise StoreError(f"{self._place}: {type(error).__name__}") from None
+    try:
+        yield
+    except FileNotFoundError:
+        raise ObjectNotFoundError(f"{place}: no such object") from None
+    except FileExistsError:
+        raise AlreadyExistsError(f"{place}: exists already") from None
+    except Exception as error:  # noqa: BLE001 - converted
+        raise StoreError(f"{place}: {type(error).__name__}") from None
 
 
 _ALTERNATIVES: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}

@@ -36,7 +36,7 @@ from lance_core.encoding.compression.chunks import (
     sum_counts,
     view_as_words,
 )
-from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.compression.registry import Compression, with_one_buffer
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
@@ -90,14 +90,6 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     bits = flat_bits(encoding)
     data = gather_flat(buffers, counts, bits)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=sum_counts(counts))
-
-
-def _decode_miniblock(
-    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
-) -> FixedWidthBlock:
-    if len(buffers) != 1:
-        raise CorruptFileError(f"flat chunks have one buffer, not {len(buffers)}")
-    return _decode_blocks(encoding, buffers[0], counts)
 
 
 def _gather(
@@ -181,7 +173,7 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
 
 COMPRESSION = Compression(
     name="flat",
-    decode_miniblock=_decode_miniblock,
+    decode_miniblock=with_one_buffer(_decode_blocks),
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
     gather=_gather,
@@ -221,13 +213,11 @@ def _transpose_chunks(data: Bytes, out: Bytes, chunks: int, width: int, *, split
             rows[:, :, byte] = streams[:, byte]
 
 
-def _decode_split(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> FixedWidthBlock:
+def _decode_split(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     bits = flat_bits(encoding.byte_stream_split.values)
-    if len(buffers) != 1 or bits % 8:
-        raise CorruptFileError(
-            f"byte stream split chunks have {len(buffers)} buffers, not one, or values of {bits} bits"
-        )
-    data = gather_flat(buffers[0], counts, bits)
+    if bits % 8:
+        raise CorruptFileError(f"values of {bits} bits are not split into byte streams")
+    data = gather_flat(buffers, counts, bits)
     joined = _transpose(data, counts, bits // 8, split=False)
     return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=sum_counts(counts))
 
@@ -277,7 +267,7 @@ def estimate_compressed_bits(sample: npt.NDArray[Any]) -> float:
 
 BYTE_STREAM_SPLIT = Compression(
     name="byte_stream_split",
-    decode_miniblock=_decode_split,
+    decode_miniblock=with_one_buffer(_decode_split),
     chunk_gatherer=_gatherer_of_split,
     gives_plain_values=True,
     encode_miniblock=_encode_split,

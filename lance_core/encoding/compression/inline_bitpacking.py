@@ -38,7 +38,7 @@ from lance_core.encoding.compression.fastlanes import (
     unpack_at,
     unpack_some,
 )
-from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.compression.registry import Compression, with_one_buffer
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
@@ -169,14 +169,6 @@ def _encode_words(words: npt.NDArray[Any]) -> bytes:
     return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
 
 
-def _decode_miniblock(
-    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
-) -> FixedWidthBlock:
-    if len(buffers) != 1:
-        raise CorruptFileError(f"bit-packed chunks have one buffer, not {len(buffers)}")
-    return _decode_blocks(encoding, buffers[0], counts)
-
-
 def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     values = require_fixed_width(block)
     if values.bits_per_value not in (8, 16, 32, 64):
@@ -234,7 +226,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 
 COMPRESSION = Compression(
     name="inline_bitpacking",
-    decode_miniblock=_decode_miniblock,
+    decode_miniblock=with_one_buffer(_decode_blocks),
     decode_blocks=_decode_blocks,
     gather=_gather,
     chunk_gatherer=_make_chunk_gatherer,

@@ -107,6 +107,20 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
     return _check_count(compression.decode_miniblock(encoding, buffers, counts), sum_counts(counts))
 
 
+def with_one_buffer(
+    decode: Callable[[CompressiveEncoding, ChunkBuffers, Counts], DataBlock],
+) -> Callable[[CompressiveEncoding, Sequence[ChunkBuffers], Counts], DataBlock]:
+    """The `decode_miniblock` of a compression whose chunks have one value buffer each."""
+
+    def decode_only_buffer(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
+        if len(buffers) != 1:
+            name = encoding.WhichOneof("compression")
+            raise CorruptFileError(f"chunks of the compression {name} have one buffer, not {len(buffers)}")
+        return decode(encoding, buffers[0], counts)
+
+    return decode_only_buffer
+
+
 def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
     """Decode one buffer, for example the items of a dictionary.
 

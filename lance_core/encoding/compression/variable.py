@@ -33,7 +33,7 @@ from lance_core.encoding.compression.chunks import (
     view_as_words,
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding
-from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.compression.registry import Compression, with_one_buffer
 from lance_core.encoding.datablock import (
     Bytes,
     DataBlock,
@@ -71,10 +71,7 @@ def read_offset_bits(encoding: CompressiveEncoding) -> int:
     return bits
 
 
-def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> VariableBlock:
-    if len(buffers) != 1:
-        raise CorruptFileError(f"variable chunks have one buffer, not {len(buffers)}")
-    (chunks,) = buffers
+def _decode_miniblock(encoding: CompressiveEncoding, chunks: ChunkBuffers, counts: Counts) -> VariableBlock:
     width = read_offset_bits(encoding) // 8
     num_values = sum_counts(counts)
     if (num_values + counts.size) * width > chunks.data.size:
@@ -294,7 +291,7 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
 
 COMPRESSION = Compression(
     name="variable",
-    decode_miniblock=_decode_miniblock,
+    decode_miniblock=with_one_buffer(_decode_miniblock),
     gather=_gather,
     chunk_gatherer=_make_chunk_gatherer,
     gives_plain_values=True,

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.kinds.row_sets import RowSet, build_row_set, decode, encode, locate_rows, unite
+from lance_core.index.kinds.row_sets import RowCollector, RowSet, build_row_set, decode, encode, locate_rows, unite
 from lance_core.index.query.conditions import Contains, IsIn, Test
 from lance_core.index.query.evaluate import evaluate_test, rank_values
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
@@ -234,30 +234,12 @@ class BitmapIndex:
         return pa.Table.from_arrays([self.keys, pa.array(encoded, pa.binary())], schema=schema)
 
 
-class BitmapBuilder:
-    """Builds a BITMAP segment from rows.
-
-    Args:
-        kind: Type of the values.
-        by_id: Whether to record stable row ids rather than addresses.
-    """
-
-    def __init__(self, kind: pa.DataType, *, by_id: bool) -> None:
-        self._kind = kind
-        self._by_id = by_id
-        self._values: list[pa.Array] = []
-        self._numbers: list[Any] = []
-
-    def add(self, _fragment_id: int, _num_rows: int, parts: Iterable[IndexedRows]) -> None:
-        """Add the live rows of a fragment."""
-        for part in parts:
-            self._values.append(part.values)
-            self._numbers.append(part.ids if self._by_id else part.addresses)
+class BitmapBuilder(RowCollector):
+    """Builds a BITMAP segment from rows."""
 
     def finish(self) -> BitmapIndex:
         """The values and their rows."""
-        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
-        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
+        values, numbers = self.collect()
         keys, codes = rank_values(values)
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()

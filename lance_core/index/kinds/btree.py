@@ -13,7 +13,7 @@ Page k is the rows from k * batch_size on; batch_size is in the metadata of page
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -25,11 +25,11 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.file.pool import in_order, num_threads
-from lance_core.index.kinds.row_sets import RowSet, build_row_set, locate_rows
+from lance_core.index.kinds.row_sets import RowCollector, RowSet, build_row_set, locate_rows
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import evaluate_test
-from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
+from lance_core.index.query.rows import Bools, Candidates, Ints, U64s, View
 from lance_core.index.query.values import combine_to_array
 from lance_core.row_addresses import fragment_ids_of
 
@@ -232,7 +232,7 @@ _LEAST_SORTED: Final = 65_536
 _SAMPLE: Final = 4096
 
 
-class BTreeBuilder:
+class BTreeBuilder(RowCollector):
     """Builds a BTREE segment from rows.
 
     Args:
@@ -241,22 +241,12 @@ class BTreeBuilder:
     """
 
     def __init__(self, kind: pa.DataType, page_rows: int) -> None:
-        self._kind = kind
+        super().__init__(kind)
         self._page_rows = page_rows
-        self._values: list[pa.Array] = []
-        self._ids: list[Any] = []
-
-    def add(self, _fragment_id: int, _num_rows: int, parts: Iterable[IndexedRows]) -> None:
-        """Add the live rows of a fragment."""
-        for part in parts:
-            self._values.append(part.values)
-            self._ids.append(part.addresses)
 
     def finish(self) -> BTree:
         """The rows in order."""
-        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
-        ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint64)
-        return BTree.of(*_sort_rows(values, ids), self._page_rows)
+        return BTree.of(*_sort_rows(*self.collect()), self._page_rows)
 
 
 def _sort_rows(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:

@@ -11,14 +11,15 @@ A set with size 0, for all rows of a fragment, is rejected here, and is never wr
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, U64s, View
 from lance_core.row_addresses import bitmap_of, find_positions, group_by_fragment, make_row_addresses, offsets_of
 
 RowSet: TypeAlias = Mapping[int, BitMap]
@@ -131,3 +132,29 @@ def _locate_ids(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
             continue
         rows_by_place[place] = bitmap_of(np.flatnonzero(find_positions(listed_ids[first:last], ids) >= 0))
     return rows_by_place
+
+
+class RowCollector:
+    """Collects the values of rows and their numbers: the base of builders that need all rows at once.
+
+    Args:
+        kind: Type of the values.
+        by_id: Whether the numbers are stable row ids rather than addresses.
+    """
+
+    def __init__(self, kind: pa.DataType, *, by_id: bool = False) -> None:
+        self._kind = kind
+        self._by_id = by_id
+        self._values: list[pa.Array] = []
+        self._numbers: list[U64s] = []
+
+    def add(self, _fragment_id: int, _num_rows: int, parts: Iterable[IndexedRows]) -> None:
+        """Add the live rows of a fragment."""
+        for part in parts:
+            self._values.append(part.values)
+            self._numbers.append(part.ids if self._by_id else part.addresses)
+
+    def collect(self) -> tuple[pa.Array, U64s]:
+        """The values of all rows, and their numbers."""
+        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
+        return values, np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
