@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context.steps import run_partition_keys
-from lance_dagster.checks.table_check import describe_missing_table, open_and_record_read, table_check
+from lance_dagster.checks.table_check import Finding, open_and_record_read, table_check
 from lance_dagster.properties import BEGUN_EMPTY, COLUMN_TYPE
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 from lance_dagster.tables.write_events import read_write_events
@@ -68,20 +68,16 @@ def build_lance_integrity_checks(
 def _build_integrity_check(
     ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str, *, rows: bool
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_integrity",
-        description="The manifest can be read, all files exist, and the number of rows is the recorded one.",
-        blocking=blocking,
-        required_resource_keys={io_manager_key},
-    )
-    def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    description = "The manifest can be read, all files exist, and the number of rows is the recorded one."
+
+    @table_check(ref, "lance_integrity", description, severity, io_manager_key, blocking=blocking)
+    def integrity(context: dg.AssetCheckExecutionContext) -> Finding | None:
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         try:
             dataset = open_and_record_read(context, ref, io_manager_key)
             if dataset is None:
-                return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
+                return None
             problems = [*_find_file_problems(dataset, rows=rows), *_find_row_problems(context, ref, dataset)]
             numbers = {
                 "lance/version": dataset.version,
@@ -90,9 +86,8 @@ def _build_integrity_check(
             }
         except (LanceError, OSError) as error:
             problems, numbers = [f"{type(error).__name__}: {error}"], {}
-        return dg.AssetCheckResult(
+        return Finding(
             passed=not problems,
-            severity=severity,
             description="; ".join(problems[:_SHOWN]) or "the table is complete",
             metadata={**numbers, "lance/problems": len(problems)},
         )
@@ -184,29 +179,24 @@ def build_lance_primary_key_check(
     options: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
     table_partitions = partitions_def or ref.partitions_def
 
-    @table_check(
-        ref,
-        "lance_primary_key",
-        f"No two rows have the same {', '.join(names)}, and none is null.",
-        severity,
-        io_manager_key,
-        blocking=blocking,
-        partitions=lambda context: run_partition_keys(context, table_partitions),
-        **options,
-    )
-    def primary_key(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
+    description = f"No two rows have the same {', '.join(names)}, and none is null."
+
+    @table_check(ref, "lance_primary_key", description, severity, io_manager_key, blocking=blocking, **options)
+    def primary_key(context: dg.AssetCheckExecutionContext) -> Finding | None:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports
 
         keys = run_partition_keys(context, table_partitions)
+        dataset = open_and_record_read(context, ref, io_manager_key, keys)
+        if dataset is None:
+            return None
         checked_ref = replace(ref.resolved(context), partitions_def=table_partitions)
         try:
             uniqueness = count_duplicates(dataset, names, checked_ref, keys)
         except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
-            return _report_unreadable(dataset, error, severity)
-        return dg.AssetCheckResult(
+            return _report_unreadable(dataset, error)
+        return Finding(
             passed=not uniqueness.duplicates and not uniqueness.nulls,
-            severity=severity,
             description=uniqueness.summary,
             metadata={
                 "lance/version": dataset.version,
@@ -219,13 +209,10 @@ def build_lance_primary_key_check(
     return primary_key
 
 
-def _report_unreadable(
-    dataset: "lance_core.LanceDataset", error: Exception, severity: dg.AssetCheckSeverity
-) -> dg.AssetCheckResult:
-    """The result of a check that cannot read the table: a file is missing or damaged, or the storage fails."""
-    return dg.AssetCheckResult(
+def _report_unreadable(dataset: "lance_core.LanceDataset", error: Exception) -> Finding:
+    """The finding of a check that cannot read the table: a file is missing or damaged, or the storage fails."""
+    return Finding(
         passed=False,
-        severity=severity,
         description=(
             f"the table cannot be read: {error}. `lance verify {dataset.uri}` lists all files that are missing or "
             "damaged; put them back, restore an older version (`lance restore`), or materialize the asset again"
@@ -260,9 +247,12 @@ def build_lance_drift_check(
     description = "Dagster wrote and recorded the newest rows."
 
     @table_check(ref, "lance_drift", description, severity, io_manager_key)
-    def drift(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
+    def drift(context: dg.AssetCheckExecutionContext) -> Finding | None:
         from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
+        dataset = open_and_record_read(context, ref, io_manager_key)
+        if dataset is None:
+            return None
         foreign, unreported = [], None
         for commit in read_history(dataset, count_changes=False):
             if COLUMN_TYPE in commit.properties or commit.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
@@ -275,9 +265,8 @@ def build_lance_drift_check(
         listed = ", ".join(f"{commit.version} ({commit.operation})" for commit in foreign[:_SHOWN])
         problems = [f"versions that Dagster did not write: {listed}"] if foreign else []
         problems += [unreported] if unreported else []
-        return dg.AssetCheckResult(
+        return Finding(
             passed=not problems,
-            severity=severity,
             description="; ".join(problems) or "Dagster wrote the newest rows",
             metadata={"lance/version": dataset.version, "lance/foreign_versions": len(foreign)},
         )

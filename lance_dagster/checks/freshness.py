@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import describe_missing_table
-from lance_dagster.health.policy import parse_age
+from lance_dagster.checks.table_check import Finding, parse_limit, table_check
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 from lance_dagster.tables.write_events import read_write_events
 
@@ -47,34 +46,28 @@ def build_lance_freshness_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_freshness']
     """
-    limit = parse_age(max_age)
-    if limit is None or limit <= timedelta(0):
-        raise ValueError(f'max_age must be a positive length of time such as "1d", not {max_age!r}')
+    limit = parse_limit(max_age)
     return [_build_freshness_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
 
 
 def _build_freshness_check(
     ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_freshness",
-        description=f"The rows on main were written within {limit}.",
-        required_resource_keys={io_manager_key},
-    )
-    def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    description = f"The rows on main were written within {limit}."
+
+    @table_check(ref, "lance_freshness", description, severity, io_manager_key)
+    def freshness(context: dg.AssetCheckExecutionContext) -> Finding | None:
         main = table_root(getattr(context.resources, io_manager_key)).open_or_none(ref.resolved(context))
         if main is None:
-            return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
+            return None
         written = _find_last_write(context.instance, main, ref)
         if written is None:
             said = f"no commit to {main.uri} that wrote rows of the asset is known: none was made, or it was cleaned up"
-            return dg.AssetCheckResult(passed=False, severity=severity, description=said)
+            return Finding(False, said)
         version, time = written
         age = datetime.now(UTC) - time
-        return dg.AssetCheckResult(
+        return Finding(
             passed=age <= limit,
-            severity=severity,
             description=(
                 f"version {version} of main wrote rows {timedelta(seconds=int(age.total_seconds()))} ago, the limit is "
                 f"{limit}"

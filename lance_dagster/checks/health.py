@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import describe_missing_table, open_and_record_read
+from lance_dagster.checks.table_check import Finding, describe_missing_table, open_and_record_read
 from lance_dagster.health.lake import Lake, build_external_asset, list_tables_when_loaded, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
@@ -160,8 +160,8 @@ def _build_health_check(
         }
         dataset = open_and_record_read(context, ref, io_manager_key)
         if dataset is None:
-            fields = describe_missing_table(context, ref, severity)
-            yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
+            finding = describe_missing_table(context, ref, severity)
+            yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in limits)
             return
         measured_health = measure(dataset, asset_policy.to_core())
         numbers = measured_health.metadata()
@@ -169,13 +169,8 @@ def _build_health_check(
         counted = {**numbers, "lance/small_fragments": measured_health.mergeable_fragments}
         for name, (key, limit, what) in limits.items():
             value = counted.get(key, 0)
-            yield dg.AssetCheckResult(
-                check_name=name,
-                asset_key=ref.key,
-                passed=value <= limit,
-                severity=severity,
-                description=f"{what}: {value:.4g}, the limit is {limit:.4g}",
-                metadata={**numbers, "lance/limit": limit},
-            )
+            description = f"{what}: {value:.4g}, the limit is {limit:.4g}"
+            finding = Finding(value <= limit, description, {**numbers, "lance/limit": limit})
+            yield finding.to_result(severity, check_name=name, asset_key=ref.key)
 
     return health

@@ -9,8 +9,7 @@ import dagster as dg
 
 from lance_dagster._context.definitions import list_partitions_to_read
 from lance_dagster._context.steps import asset_graph, facts_of
-from lance_dagster.checks.table_check import table_check
-from lance_dagster.health.policy import parse_age
+from lance_dagster.checks.table_check import Finding, open_and_record_read, parse_limit, table_check
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ def build_lance_lag_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_lag']
     """
-    limit = parse_age(max_age)
-    if limit is None or limit < timedelta(0):
-        raise ValueError(f'max_age must be a length of time such as "1d", not {max_age!r}')
+    limit = parse_limit(max_age, least=timedelta(0))
     return [_build_lag_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
 
 
@@ -88,9 +85,12 @@ def _build_lag_check(
     description = f"The changes of the incremental inputs are consumed within {limit}."
 
     @table_check(ref, "lance_lag", description, severity, io_manager_key)
-    def lag(context: dg.AssetCheckExecutionContext, table: "lance_core.LanceDataset") -> dg.AssetCheckResult:
+    def lag(context: dg.AssetCheckExecutionContext) -> Finding | None:
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
+        table = open_and_record_read(context, ref, io_manager_key)
+        if table is None:
+            return None
         asset_ref, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
         graph = asset_graph(context.job_def)
         inputs = [
@@ -99,22 +99,19 @@ def _build_lag_check(
             if table.watermarks(_name(asset_ref, key.to_user_string()))
         ]
         if not inputs:
-            said = f"asset {ref.name} has consumed no input by lance/changes so far"
-            return dg.AssetCheckResult(passed=True, severity=severity, description=said)
+            return Finding(True, f"asset {ref.name} has consumed no input by lance/changes so far")
         lags, problems = [], []
         for key in inputs:
             try:
                 lags.append(_measure_lag(context, root, asset_ref, table, key))
             except LanceError as error:  # such as for a version that was deleted: the next run fails likewise
                 problems.append(str(error))
-        return _make_result(lags, problems, limit, severity)
+        return _make_finding(lags, problems, limit)
 
     return lag
 
 
-def _make_result(
-    lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
-) -> dg.AssetCheckResult:
+def _make_finding(lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta) -> Finding:
     rows, age = sum(lag.rows for lag in lags), max((lag.age for lag in lags), default=timedelta(0))
     # If an input cannot be read, the number of unread rows is unknown.
     numbers = {} if problems else {"lance/rows_unread": rows, "lance/lag_s": age.total_seconds()}
@@ -122,9 +119,8 @@ def _make_result(
     if rows:
         oldest = timedelta(seconds=int(age.total_seconds()))
         said.append(f"{rows:,} changed rows wait for the next run, the first for {oldest}; the limit is {limit}")
-    return dg.AssetCheckResult(
+    return Finding(
         passed=not problems and age <= limit,
-        severity=severity,
         description="; ".join(said) or "all changes are consumed",
         metadata={**numbers, "lance/lag": [lag.entry() for lag in lags]},
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster._context.steps import run_partition_keys
-from lance_dagster.checks.table_check import table_check
+from lance_dagster.checks.table_check import Finding, open_and_record_read, table_check
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs
 
 if TYPE_CHECKING:
@@ -52,32 +52,25 @@ def _build_missing_values_check(
 ) -> dg.AssetChecksDefinition:
     description = "All rows have values in the columns of this asset."
 
-    @table_check(
-        ref,
-        "lance_missing_values",
-        description,
-        severity,
-        io_manager_key,
-        blocking=blocking,
-        partitions=lambda context: run_partition_keys(context, ref.resolved(context).partitions_def),
-    )
-    def missing_values(
-        context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
-    ) -> dg.AssetCheckResult:
+    @table_check(ref, "lance_missing_values", description, severity, io_manager_key, blocking=blocking)
+    def missing_values(context: dg.AssetCheckExecutionContext) -> Finding | None:
         resolved_ref = ref.resolved(context)
+        keys = run_partition_keys(context, resolved_ref.partitions_def)
+        dataset = open_and_record_read(context, ref, io_manager_key, keys)
+        if dataset is None:
+            return None
         columns = _find_columns_set(dataset, resolved_ref)
         if not columns:
-            return _make_result_without_columns(context, dataset, resolved_ref, severity)
-        missing_by_partition = _count_rows_without_values(
-            dataset, resolved_ref, columns, _partitions(context, resolved_ref, dataset.branch)
-        )
+            return _make_finding_without_columns(context, dataset, resolved_ref, severity)
+        if keys is None and resolved_ref.partitions_def is not None:
+            keys = _find_published(context, resolved_ref, dataset.branch)
+        missing_by_partition = _count_rows_without_values(dataset, resolved_ref, columns, keys)
         total = sum(missing_by_partition.values())
         named = {str(name): count for name, count in missing_by_partition.items() if name is not None and count}
         shown = dict(sorted(named.items())[:_SHOWN])
         said = f"{total:,} rows have no value in the columns of this asset" if total else "all rows have values"
-        return dg.AssetCheckResult(
+        return Finding(
             passed=not total,
-            severity=severity,
             description=f"{said}; a run of their partitions sets them" if named else said,
             metadata={
                 "lance/version": dataset.version,
@@ -90,15 +83,9 @@ def _build_missing_values_check(
     return missing_values
 
 
-def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef, branch: str | None) -> Sequence[str] | None:
-    """The partitions to check; None for an asset without partitions."""
+def _find_published(context: dg.AssetCheckExecutionContext, ref: TableRef, branch: str | None) -> list[str]:
     from lance_dagster.events.published import find_published_partitions  # noqa: PLC0415 - heavy imports at first use
 
-    if ref.partitions_def is None:
-        return None
-    keys = run_partition_keys(context, ref.partitions_def)
-    if keys is not None:
-        return keys
     materialized = context.instance.get_materialized_partitions(ref.key)
     return sorted(find_published_partitions(context.instance, ref.key, materialized, branch=branch))
 
@@ -116,13 +103,13 @@ def _find_columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list
     return [name for name in columns if name in last] or columns
 
 
-def _make_result_without_columns(
+def _make_finding_without_columns(
     context: dg.AssetCheckExecutionContext,
     dataset: "lance_core.LanceDataset",
     ref: TableRef,
     severity: dg.AssetCheckSeverity,
-) -> dg.AssetCheckResult:
-    """The result for an asset that owns no column; a check that only warns passes if the asset was never materialized.
+) -> Finding:
+    """The finding for an asset that owns no column; a check that only warns passes if the asset was never materialized.
 
     Raises:
         SchemaError: The asset's write mode is not `columns`.
@@ -137,9 +124,8 @@ def _make_result_without_columns(
         )
     is_new = read_recorded_states(context.instance, ref.key, [], dataset)[None].version is None
     said = "has set no columns of the table yet" if is_new else "owns no columns of the table now: materialize it again"
-    return dg.AssetCheckResult(
+    return Finding(
         passed=is_new and severity is dg.AssetCheckSeverity.WARN,
-        severity=severity,
         description=f"asset {ref.name} {said}",
         metadata={"lance/version": dataset.version, "lance/columns": []},
     )

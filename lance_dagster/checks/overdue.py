@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_dagster.checks.table_check import describe_missing_table
-from lance_dagster.health.policy import LanceMaintenancePolicy, parse_age, policy_of
+from lance_dagster.checks.table_check import Finding, parse_limit, table_check
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -47,9 +47,7 @@ def build_lance_overdue_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_maintenance_overdue']
     """
-    limit = parse_age(max_age)
-    if limit is None or limit <= timedelta(0):
-        raise ValueError(f'max_age must be a positive length of time such as "2d", not {max_age!r}')
+    limit = parse_limit(max_age)
     place = None if isinstance(root, bool) else checked_root(root)
     return [_build_overdue_check(ref, limit, place, severity, io_manager_key) for ref in table_refs(assets)]
 
@@ -57,39 +55,31 @@ def build_lance_overdue_checks(
 def _build_overdue_check(
     ref: TableRef, limit: timedelta, root: str | None, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_maintenance_overdue",
-        description=f"A run of maintenance has finished the table, or found it healthy, within {limit}.",
-        required_resource_keys={io_manager_key},
-    )
-    def overdue(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    description = f"A run of maintenance has finished the table, or found it healthy, within {limit}."
+
+    @table_check(ref, "lance_maintenance_overdue", description, severity, io_manager_key)
+    def overdue(context: dg.AssetCheckExecutionContext) -> Finding | None:
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.health.log import open_log  # noqa: PLC0415 - heavy imports at first use
 
         resolved_ref = ref.resolved(context)
         if policy_of(LanceMaintenancePolicy(), resolved_ref.metadata, label=f"asset {ref.name}") is None:
-            return dg.AssetCheckResult(
-                passed=True, description="not maintained: the asset's metadata lance/maintenance is False"
-            )
+            return Finding(True, "not maintained: the asset's metadata lance/maintenance is False")
         tables = table_root(getattr(context.resources, io_manager_key))
         branch = tables.branch_of_job(context)
         if root is None and not _is_there(tables, resolved_ref):
-            return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
+            return None
         try:
             log = open_log(root or tables.root_uri, tables.options)
             last = None if log is None else _find_last_maintenance(log, resolved_ref, tables, root, branch)
         except LanceError as error:
-            return dg.AssetCheckResult(
-                passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
-            )
+            return Finding(False, f"the log of maintenance cannot be read: {error}")
         if last is None:
             said = "there is no log of maintenance" if log is None else "no run in the log has finished this table"
-            return dg.AssetCheckResult(passed=False, severity=severity, description=said)
+            return Finding(False, said)
         age = datetime.now(UTC) - last
-        return dg.AssetCheckResult(
+        return Finding(
             passed=age <= limit,
-            severity=severity,
             description=f"maintained {timedelta(seconds=int(age.total_seconds()))} ago, the limit is {limit}",
             metadata={
                 "lance/maintained": dg.TimestampMetadataValue(last.timestamp()),

@@ -1,12 +1,15 @@
-"""The parts that checks of tables share: opening the table as the run sees it, and the result without a table."""
+"""The parts that checks of tables share: opening the table as the run sees it, and the finding without a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import facts_of
+from lance_dagster.health.policy import parse_age
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.tables.branch_policy import tag_run_with_branch
 from lance_dagster.tables.refs import TableRef, table_root
@@ -14,7 +17,26 @@ from lance_dagster.tables.refs import TableRef, table_root
 if TYPE_CHECKING:
     import lance_core
 
-Check = Callable[[dg.AssetCheckExecutionContext, "lance_core.LanceDataset"], dg.AssetCheckResult]
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        passed: Whether the table is as the check wants it.
+        description: Why.
+        metadata: Numbers.
+    """
+
+    passed: bool
+    description: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_result(self, severity: dg.AssetCheckSeverity, **target: Any) -> dg.AssetCheckResult:
+        """Return the result of a check of a severity."""
+        return dg.AssetCheckResult(
+            passed=self.passed, severity=severity, description=self.description, metadata=self.metadata, **target
+        )
 
 
 def table_check(
@@ -23,11 +45,9 @@ def table_check(
     description: str,
     severity: dg.AssetCheckSeverity,
     io_manager_key: str,
-    *,
-    partitions: Callable[[dg.AssetCheckExecutionContext], Sequence[str] | None] = lambda _: None,
     **options: Any,
-) -> Callable[[Check], dg.AssetChecksDefinition]:
-    """Make an asset check from a function of the check's context and the table; without a table it is not called.
+) -> Callable[[Callable[[dg.AssetCheckExecutionContext], Finding | None]], dg.AssetChecksDefinition]:
+    """Make an asset check from a function of the check's context, which returns None if there is no table.
 
     Args:
         ref: The asset.
@@ -35,19 +55,15 @@ def table_check(
         description: Description of the check.
         severity: The severity of a failed check.
         io_manager_key: The resource that knows where the table is.
-        partitions: Returns the partitions whose rows the check reads in a run; None for all rows.
         **options: Further arguments of `dg.asset_check`.
     """
 
-    def decorate(look: Check) -> dg.AssetChecksDefinition:
+    def decorate(look: Callable[[dg.AssetCheckExecutionContext], Finding | None]) -> dg.AssetChecksDefinition:
         @dg.asset_check(
             asset=ref.key, name=name, description=description, required_resource_keys={io_manager_key}, **options
         )
         def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            dataset = open_and_record_read(context, ref, io_manager_key, partitions(context))
-            if dataset is None:
-                return dg.AssetCheckResult(**describe_missing_table(context, ref, severity))
-            return look(context, dataset)
+            return (look(context) or describe_missing_table(context, ref, severity)).to_result(severity)
 
         return check
 
@@ -79,8 +95,8 @@ def open_and_record_read(
 
 def describe_missing_table(
     context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
-) -> dict[str, Any]:
-    """Return the arguments of `AssetCheckResult` where the table is missing.
+) -> Finding:
+    """Return what is said of a missing table.
 
     A check that only warns passes if the asset was never materialized.
 
@@ -97,5 +113,17 @@ def describe_missing_table(
             f"the table no longer exists: run {event.run_id} materialized the asset. Put the table back, "
             "materialize the asset again, or wipe its materializations in Dagster"
         )
-    passed = event is None and severity is dg.AssetCheckSeverity.WARN
-    return {"passed": passed, "severity": severity, "description": said}
+    return Finding(event is None and severity is dg.AssetCheckSeverity.WARN, said)
+
+
+def parse_limit(max_age: str | timedelta, least: timedelta = timedelta.resolution) -> timedelta:
+    """Return the length of time that an argument `max_age` gives.
+
+    Raises:
+        ValueError: `max_age` is not a length of time, or is shorter than `least`.
+    """
+    limit = parse_age(max_age)
+    if limit is None or limit < least:
+        kind = "positive length" if least else "length"
+        raise ValueError(f'max_age must be a {kind} of time such as "1d", not {max_age!r}')
+    return limit
