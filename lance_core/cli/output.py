@@ -71,12 +71,12 @@ class CommandOutput:
         """The characters of a line: of the terminal, or as the variable COLUMNS says."""
         return self._console().width
 
-    def record(self, values: Row, *, title: str = "") -> None:
+    def record(self, values: Row) -> None:
         """Print one item: as an object in JSON, or as a list of names and values."""
         if self.as_json:
             self._json(dict(values))
             return
-        table = Table(title=_to_text(title) if title else None, title_justify="left", show_header=False, box=None)
+        table = Table(show_header=False, box=None)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in values.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import dagster as dg
 
@@ -20,8 +20,6 @@ from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 _SHORT: Final = ("branch", "base", "commits", "rows", "checks", "age", "state")
 _LONG: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
-
-_Described: TypeAlias = Mapping[str, dict[str, Any]]
 
 _MOST_BRANCHES: Final = 20
 _MOST_RUNS: Final = 40
@@ -44,8 +42,12 @@ def describe_branches(
     shown = dict(newest_first[:_MOST_BRANCHES]) if short else listed
     most_runs = _MOST_RUNS if short else None
     checks = {name: find_failed_checks(instance, main, name, key, most_runs=most_runs) for name in shown}
+    page = table(_SHORT if short else _LONG, _render_rows(main, shown, checks, short=short))
+    left = len(listed) - len(shown)
+    if left:
+        page = f"{page}\n\nand {left} older ones"
     return {
-        "lance/branches": dg.MetadataValue.md(_render_page(main, listed, shown, checks, short=short)),
+        "lance/branches": dg.MetadataValue.md(page if listed else "No branches."),
         "lance/open_branches": sum(
             "lance.promoted_version" not in description["metadata"] for description in listed.values()
         ),
@@ -57,35 +59,12 @@ def find_runs_of_branch(instance: dg.DagsterInstance, branch: str) -> Sequence[d
     return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}))
 
 
-def render_branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:
-    """The branches of a table as Markdown.
-
-    Args:
-        main: The table.
-        checks: The names of failed checks, by branch; None for a branch whose checks were not looked up, or for no
-            entries about checks.
-    """
-    listed = main.branches.list()
-    return _render_page(main, listed, listed, checks, short=False)
-
-
-def _render_page(
+def _render_rows(
     main: lance_core.LanceDataset,
-    listed: _Described,
-    shown: _Described,
-    checks: Mapping[str, list[str] | None] | None,
+    described: Mapping[str, Mapping[str, Any]],
+    checks: Mapping[str, list[str] | None],
     *,
     short: bool,
-) -> str:
-    if not listed:
-        return "No branches."
-    page = table(_SHORT if short else _LONG, _render_rows(main, shown, checks, short=short))
-    left = len(listed) - len(shown)
-    return f"{page}\n\nand {left} older ones" if left else page
-
-
-def _render_rows(
-    main: lance_core.LanceDataset, described: _Described, checks: Mapping[str, list[str] | None] | None, *, short: bool
 ) -> Iterator[list[str]]:
     for name, description in described.items():
         base = f"{cell(description['parent_branch'] or 'main')}@{description['parent_version']}"
@@ -103,7 +82,7 @@ def _render_rows(
             ]
             continue
         state = f"promoted as {promoted}" if promoted else f"open{ahead}"
-        yield [code(name), base, *cells, _checks(checks, name), _age(description["create_at"]), cell(state)]
+        yield [code(name), base, *cells, _describe_checks(checks[name]), _age(description["create_at"]), cell(state)]
 
 
 def _short(main: lance_core.LanceDataset, name: str, described: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -117,10 +96,8 @@ def _long(main: lance_core.LanceDataset, name: str) -> tuple[list[str], str]:
     return [str(diff.commits), *rows, cell(_join_names(diff.partitions))], f", main {diff.drift} ahead"
 
 
-def _checks(checks: Mapping[str, list[str] | None] | None, name: str) -> str:
-    if checks is None:
-        return ""
-    failed = checks.get(name)
+def _describe_checks(failed: Sequence[str] | None) -> str:
+    """The failed checks of a branch; None if they were not looked up."""
     if failed is None:
         return "not looked up"
     return cell("failed: " + ", ".join(failed)) if failed else "no failure"

@@ -11,7 +11,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceTableResource, build_undo_job
-from lance_dagster.branches.page import render_branches_page
+from lance_dagster.branches.page import describe_branches
 from lance_dagster.events.table_log import cell, read_recent_versions, render_history, render_table_log, run_link
 from lance_dagster.io_manager.column_types import change_column_type
 from lance_dagster.lineage.history import read_history
@@ -179,7 +179,7 @@ class TestEvents:
         pages = [
             render_history(read_recent_versions(table)),
             render_table_log(table, read_recent_versions(table), {HOSTILE: 1}),
-            render_branches_page(table),
+            describe_branches(table, lake.instance, dg.AssetKey("boats"))["lance/branches"].value,
         ]
         for page in pages:
             assert HIDDEN.search(page) is None
