@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.kinds.row_sets import RowCollector, RowSet, build_row_set, decode, encode, locate_rows, unite
+from lance_core.index.kinds.row_sets import (
+    RowCollector,
+    RowSet,
+    build_row_set,
+    build_row_sets,
+    decode,
+    encode,
+    locate_rows,
+    unite,
+)
 from lance_core.index.query.conditions import Contains, IsIn, Test
 from lance_core.index.query.evaluate import evaluate_test, rank_values
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
@@ -41,14 +49,14 @@ class BitmapIndex:
 
     Attributes:
         keys: The values.
-        load: (ascending numbers of keys) -> their stored sets.
+        load: (ascending numbers of keys) -> their stored sets; None if all sets are in memory.
         by_id: Whether the sets hold stable row ids rather than row addresses.
         size: Bytes of the file.
         null_lists: The rows whose list is null, if the values are elements of lists; None otherwise.
     """
 
     keys: pa.Array
-    load: Callable[[Ints], Sequence[bytes]]
+    load: Callable[[Ints], Sequence[bytes]] | None
     by_id: bool
     size: int = 0
     null_lists: RowSet | None = None
@@ -70,11 +78,7 @@ class BitmapIndex:
         cls, keys: pa.Array, sets: Sequence[RowSet], null_lists: RowSet | None = None, *, by_id: bool
     ) -> BitmapIndex:
         """An index over sets in memory."""
-
-        def load(numbers: Ints) -> Sequence[bytes]:
-            return [encode(sets[i]) for i in numbers.tolist()]
-
-        return cls(keys=keys, load=load, by_id=by_id, null_lists=null_lists)
+        return cls(keys=keys, load=None, by_id=by_id, null_lists=null_lists, _sets=dict(enumerate(sets)))
 
     def fits(self, kind: pa.DataType) -> bool:
         """Whether the values are of that type, or elements of such lists."""
@@ -99,7 +103,7 @@ class BitmapIndex:
             CorruptFileError: A set cannot be read.
         """
         missing = np.array([i for i in numbers.tolist() if i not in self._sets], np.int64)
-        if len(missing):
+        if self.load is not None and len(missing):
             for number, data in zip(missing.tolist(), self.load(missing), strict=True):
                 self._sets[number] = decode(data)
         return [self._sets[i] for i in numbers.tolist()]
@@ -241,11 +245,7 @@ class BitmapBuilder(RowCollector):
         """The values and their rows."""
         values, numbers = self.collect()
         keys, codes = rank_values(values)
-        order = np.argsort(codes, kind="stable")
-        bounds = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()
-        numbers = numbers[order]
-        sets = [build_row_set(numbers[start:stop]) for start, stop in pairwise(bounds)]
-        return BitmapIndex.of(keys, sets, by_id=self._by_id)
+        return BitmapIndex.of(keys, build_row_sets(numbers, codes, len(keys)), by_id=self._by_id)
 
 
 class LabelBuilder:

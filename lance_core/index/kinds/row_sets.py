@@ -11,7 +11,9 @@ A set with size 0, for all rows of a fragment, is rejected here, and is never wr
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,8 +21,15 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, U64s, View
-from lance_core.row_addresses import bitmap_of, find_positions, group_by_fragment, make_row_addresses, offsets_of
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
+from lance_core.row_addresses import (
+    bitmap_of,
+    bitmaps_by_fragment,
+    find_positions,
+    fragment_ids_of,
+    make_row_addresses,
+    offsets_of,
+)
 
 RowSet: TypeAlias = Mapping[int, BitMap]
 """Lower halves by upper half."""
@@ -55,18 +64,34 @@ def decode(data: bytes) -> dict[int, BitMap]:
 
 def encode(rows: RowSet) -> bytes:
     """Write a set, with run-length encoded runs of rows."""
-    parts = [_COUNT.pack(sum(1 for lower in rows.values() if lower))]
+    parts = []
     for upper, lower in sorted(rows.items()):
         if lower:
             lower.run_optimize()
             data = lower.serialize()
             parts += [_ENTRY.pack(upper, len(data)), data]
-    return b"".join(parts)
+    return b"".join([_COUNT.pack(len(parts) // 2), *parts])
 
 
 def build_row_set(numbers: U64s) -> dict[int, BitMap]:
     """The set of some addresses or row ids."""
-    return {upper: bitmap_of(lowers) for upper, lowers in group_by_fragment(numbers)}
+    return bitmaps_by_fragment(numbers)
+
+
+def build_row_sets(numbers: U64s, owners: Ints, count: int) -> list[dict[int, BitMap]]:
+    """The sets of addresses or row ids by their owners, which are numbers from 0 to `count`."""
+    order = np.lexsort((numbers, owners))
+    numbers, owners = numbers[order], owners[order]
+    uppers, lowers = fragment_ids_of(numbers), numbers.astype(np.uint32).tobytes()
+    is_first = np.ones(len(numbers), bool)
+    is_first[1:] = (owners[1:] != owners[:-1]) | (uppers[1:] != uppers[:-1])
+    starts = np.flatnonzero(is_first)
+    bounds = [*(starts * 4).tolist(), len(lowers)]
+    sets: list[dict[int, BitMap]] = [{} for _ in range(count)]
+    groups = zip(owners[starts].tolist(), uppers[starts].tolist(), pairwise(bounds), strict=True)
+    for owner, upper, (start, stop) in groups:
+        sets[owner][upper] = BitMap(array("I", lowers[start:stop]))
+    return sets
 
 
 def unite(sets: list[RowSet]) -> dict[int, BitMap]:

@@ -1,6 +1,6 @@
 """Search for the rows whose vectors are nearest to a vector; all vectors are compared, so the result is exact.
 
-columns of the result     the columns of the scan, then `_distance`, then `_rowid` and `_rowaddr`
+columns of the result     the columns of the scan, then `_distance` unless it is one of them, then `_rowid` and `_rowaddr`
 filter                    filters the rows that were found; with `prefilter`, the rows that are searched
 """
 
@@ -123,6 +123,7 @@ class NearestScanner(LanceScanner):
         query: The search.
         prefilter: Whether the filter selects the rows to search; if false, it filters the rows that are found.
         with_distance: Whether to add the column `_distance`.
+        place: The number of that column; None for after the columns.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class NearestScanner(LanceScanner):
         *,
         prefilter: bool,
         with_distance: bool,
+        place: int | None = None,
     ) -> None:
         super().__init__(snapshot, fragments, options)
         if options.order_by or options.include_deleted_rows:
@@ -141,6 +143,7 @@ class NearestScanner(LanceScanner):
         self._query = query
         self._prefilter = prefilter
         self._with_distance = with_distance
+        self._place = place
 
     @property
     def projected_schema(self) -> pa.Schema:
@@ -148,7 +151,8 @@ class NearestScanner(LanceScanner):
         schema = self._options.result_schema
         if not self._with_distance:
             return schema
-        return schema.insert(len(schema) - len(self._options.flagged), pa.field(DISTANCE, pa.float32()))
+        place = len(schema) - len(self._options.flagged) if self._place is None else self._place
+        return schema.insert(place, pa.field(DISTANCE, pa.float32()))
 
     def _batches(self, schema: pa.Schema, *, at_once: bool = False) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - it is
         addresses, distances = self._find_nearest()

@@ -32,6 +32,8 @@ def both(tmp_path_factory):
         {"columns": ["_rowid", "id"], "with_row_address": True},
         {"with_row_id": True, "with_row_address": True},
         {"columns": ["id"], "disable_scoring_autoprojection": True},
+        {"columns": ["_distance", "_rowid", "id"]},
+        {"columns": ["id", "_distance"], "disable_scoring_autoprojection": True, "with_row_id": True},
         {"filter": "kind = '1'"},
         {"filter": "kind = '1'", "prefilter": True},
         {"filter": "kind = '1' AND id > 100", "prefilter": True, "columns": ["id"], "limit": 4, "offset": 2},
