@@ -72,6 +72,13 @@ annotated as `LanceDataset` is a handle, as `lance_core.dataset` returns it: its
 payloads with `blob_handling="all_binary"`; returned as an output it is written with its payloads.
 """
 
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "LANCE_CPU_THREADS": "threads of a process that decode, encode, filter and sort, at least 1; one per core that the "
+    "process may use by default. Threads that read or write, such as several steps in one process, work beside them",
+    "LANCE_DEFAULT_BATCH_SIZE": "rows of a batch of a scan without `batch_size`",
+}
+"""Environment variables, with the meaning of each. Those of storages are on the page of storages."""
+
 _UNDESCRIBED: Final = {
     "spark": "The resource with the Spark session; without it the active session serves.",
     "max_rows_per_file": "Rows after which a task begins another data file.",
@@ -110,6 +117,12 @@ def settings_page() -> str:
             "Each use (`read`, `readStream`, `write`, `writeStream`) rejects options that it does not have.",
             "",
             *_table(["option", "of", "meaning"], ([f"`{one.name}`", one.used_by, one.meaning] for one in OPTIONS)),
+            "",
+            "## Environment variables",
+            "",
+            "Read when the first work needs them. Those of storages are [there](storage.md).",
+            "",
+            *_table(["variable", "meaning"], ([f"`{name}`", text] for name, text in ENVIRONMENT.items())),
             "",
         ]
     )

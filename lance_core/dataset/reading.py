@@ -15,7 +15,7 @@ from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.scan.nearest import DISTANCE, NearestQuery, NearestScanner
+from lance_core.verbs.scan.nearest import NearestQuery, NearestScanner, split_distance
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, check_num_rows, scan_options
 from lance_core.verbs.scan.projection import AS_STORED, scanned_columns
 from lance_core.verbs.scan.read_fragment import with_all_row_counts
@@ -75,15 +75,13 @@ class ReadingVerbs(Handle):
     def _search(self, fragments: Sequence[Fragment], arguments: dict[str, Any]) -> LanceScanner:
         schema = self._manifest.schema
         query = NearestQuery.of(arguments.pop("nearest"), schema)
-        columns, filter_ = arguments.pop("columns", None), arguments.pop("filter", None)
+        columns, place = split_distance(arguments.pop("columns", None))
         with_distance = not arguments.pop("disable_scoring_autoprojection", False)
-        prefilter, place = bool(arguments.pop("prefilter", False)), None
-        if isinstance(columns, list | tuple) and DISTANCE in columns:
-            place, columns = columns.index(DISTANCE), [name for name in columns if name != DISTANCE]
+        prefilter = bool(arguments.pop("prefilter", False))
         return NearestScanner(
             self.snapshot,
             fragments,
-            scan_options(self._manifest, columns, filter_, **arguments),
+            scan_options(self._manifest, columns, arguments.pop("filter", None), **arguments),
             query,
             prefilter=prefilter,
             with_distance=with_distance or columns is None or place is not None,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -34,6 +34,9 @@ _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
+# Columns of few bytes and pages may be decoded together.
+_SHARED_BYTES: Final = 64 * 1024
+_MOST_SHARED_PAGES: Final = 128
 # If values are up to this many times larger than their pages, only the bytes of pages limit what is read ahead.
 _EXPECTED_EXPANSION: Final = 4
 # The first page of a column of strings or binary values is decoded before others are read, if it has fewer bytes.
@@ -323,9 +326,32 @@ class ColumnReadPlan:
         if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
             raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
         self._bounds = bounds
+        self.shared: list[_PageRead] = []
+        """The wanted pages, once `find_shared_key` has returned a key."""
+        self.joined: PageTask | None = None
+        """The task of all wanted rows, if they are decoded together with those of other columns."""
+
+    def find_shared_key(self, runs: RowRuns) -> object | None:
+        """The key that columns share if all their wanted rows can be decoded together; None for large columns."""
+        if self._bounds.size > _MOST_SHARED_PAGES:
+            return None
+        reads = list(self._find_page_reads(runs))
+        is_small = sum(read.size for read in reads) <= _SHARED_BYTES and all(read.is_whole for read in reads)
+        if not is_small or not all(starmap(self._can_join, pairwise(reads))):
+            return None
+        self.shared, key = reads, self._find_key(reads[0])
+        properties = tuple((field.logical_type, field.nullable) for field in self._path)
+        return None if key is None else (key, arrow_type_of(self._path[0]), properties)
+
+    def join(self, plans: Sequence[ColumnReadPlan]) -> PageTask:
+        """A task that decodes all pages of columns with the same `find_shared_key`, in their order."""
+        return self._make_task([read for plan in plans for read in plan.shared])
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of small pages with the same key, or per part of a large page."""
+        if self.joined is not None:
+            yield self.joined
+            return
         group: list[_PageRead] = []
         num_bytes = 0.0
         for page_read in self._find_page_reads(runs):

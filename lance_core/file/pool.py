@@ -36,7 +36,7 @@ def num_threads() -> int:
     if hasattr(_thread, "is_worker"):
         return 1
     setting = os.environ.get("LANCE_CPU_THREADS")
-    if setting is None:
+    if not setting:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not setting.isdecimal() or not int(setting):
         raise InvalidInputError(f"LANCE_CPU_THREADS is {setting!r}, but must be a number of threads, at least 1")

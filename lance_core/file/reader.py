@@ -29,6 +29,7 @@ from lance_core.encoding.page import ByteRange, BytesLike, RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
+from lance_core.file.joined_columns import join_columns
 from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import (
     FOOTER_SIZE,
@@ -286,7 +287,9 @@ class DataFileReader:
                 fields = []
             else:
                 pairs = zip(schema.fields, tasks, strict=True)
-                fields = [self._open_field(field, columns, runs, task) for field, task in pairs]
+                plans: list[ColumnReadPlan] = []
+                fields = [self._open_field(field, columns, runs, task, plans) for field, task in pairs]
+                join_columns(plans, runs)
         if tasks and not fields:
             yield from self._yield_point_batches(arrow_schema, [task for task in tasks if task], runs.count, batch_rows)
         else:
@@ -310,7 +313,7 @@ class DataFileReader:
     def _find_points(self, runs: RowRuns) -> Sequence[int]:
         """The numbers of the rows, if they are few enough to look up their values one by one; else empty."""
         count = runs.count
-        if not 0 < count <= _POINT_RUN:
+        if not 0 < count <= _POINT_RUN or (count > FEW_POINTS and runs.covers(self.num_rows)):
             return []
         if runs.is_one_run:
             return range(int(runs.starts[0]), int(runs.ends[0]))
@@ -340,9 +343,17 @@ class DataFileReader:
             yield batch if step >= count else batch.slice(start, step)
 
     def _open_field(
-        self, field: Field, columns: Mapping[int, int], runs: RowRuns, point: PageTask | None
+        self,
+        field: Field,
+        columns: Mapping[int, int],
+        runs: RowRuns,
+        point: PageTask | None,
+        plans: list[ColumnReadPlan],
     ) -> _FieldReader:
-        """The reader of a field; `point` is the task that looks up its values one by one, or None."""
+        """The reader of a field; `point` is the task that looks up its values one by one, or None.
+
+        The plan of a field with one column is added to `plans`.
+        """
         if point is not None:
             return _FieldReader(field, [RowStream(iter([point]))])
         if self._legacy is not None:
@@ -360,6 +371,8 @@ class DataFileReader:
             pages = self.metadata.columns[index]
             column = ColumnReadPlan(self.key, path, pages, self.num_rows)
             readers.append(RowStream(column.tasks(runs), column.expansion))
+        if len(readers) == 1:
+            plans.append(column)
         return _FieldReader(field, readers)
 
     def _yield_batches(

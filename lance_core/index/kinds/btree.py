@@ -227,8 +227,10 @@ def from_lookup(
     return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
 
 
-# The least number of values that a thread sorts, and how many are looked at to divide them among threads.
+# The least number of values that a thread sorts, the most at a time, and how many are looked at to divide them.
 _LEAST_SORTED: Final = 65_536
+_MOST_SORTED: Final = 1_000_000
+_MOST_SPANS: Final = 32
 _SAMPLE: Final = 4096
 
 
@@ -276,10 +278,12 @@ def _sort_floats(values: pa.Array) -> Any:
 
 
 def _sort_integers(keys: Any) -> Any:
-    """The order of integers, equal ones as they come; each thread sorts those between two bounds."""
-    threads = min(num_threads(), len(keys) // _LEAST_SORTED)
+    """The order of integers, equal ones as they come; each thread sorts those between two bounds at a time."""
+    if bool((keys[1:] >= keys[:-1]).all()):
+        return np.arange(len(keys))
+    spans = max(min(num_threads(), len(keys) // _LEAST_SORTED), min(len(keys) // _MOST_SORTED, _MOST_SPANS), 1)
     sample = np.sort(keys[:: max(len(keys) // _SAMPLE, 1)])
-    bounds = np.unique(sample[len(sample) * np.arange(1, threads) // max(threads, 1)]).tolist()
+    bounds = np.unique(sample[len(sample) * np.arange(1, spans) // spans]).tolist()
 
     def sort(span: tuple[int | None, int | None]) -> Any:
         low, high = span
@@ -297,9 +301,12 @@ def _sort_span(keys: Any) -> Any:
     order = np.argsort(keys)
     ordered = keys[order]
     run = np.zeros(len(keys), np.int64)
-    run[1:] = ordered[1:] != ordered[:-1]
-    run = np.cumsum(run) * len(keys)
-    return np.sort(run + order) - run
+    np.cumsum(ordered[1:] != ordered[:-1], out=run[1:])
+    run *= len(keys)
+    order += run
+    order.sort()
+    order -= run
+    return order
 
 
 def _collect_page_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:

@@ -180,6 +180,8 @@ class RowCollector:
             self._numbers.append(part.ids if self._by_id else part.addresses)
 
     def collect(self) -> tuple[pa.Array, U64s]:
-        """The values of all rows, and their numbers."""
+        """The values of all rows, and their numbers; they are released here."""
         values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
-        return values, np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
+        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
+        self._values, self._numbers = [], []
+        return values, numbers

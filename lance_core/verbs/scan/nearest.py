@@ -1,6 +1,6 @@
 """Search for the rows whose vectors are nearest to a vector; all vectors are compared, so the result is exact.
 
-columns of the result     the columns of the scan, then `_distance` unless it is one of them, then `_rowid` and `_rowaddr`
+columns of the result     those of the scan, then `_distance` unless it is among them, then `_rowid` and `_rowaddr`
 filter                    filters the rows that were found; with `prefilter`, the rows that are searched
 """
 
@@ -111,6 +111,13 @@ class NearestQuery:
                 lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(self.vector)
                 distances = 1 - (1 - distances) / lengths
         return distances
+
+
+def split_distance(columns: Any) -> tuple[Any, int | None]:
+    """The columns of a scan without `_distance`, and its number among them; None if it is not there."""
+    if not isinstance(columns, list | tuple) or DISTANCE not in columns:
+        return columns, None
+    return [name for name in columns if name != DISTANCE], columns.index(DISTANCE)
 
 
 class NearestScanner(LanceScanner):

@@ -18,17 +18,20 @@ VALUES = {
     "distinct integers": pa.array(rng.permutation(20_000)),
     "few integers": pa.array(rng.integers(-3, 3, 20_000).astype(np.int8)),
     "large integers": pa.array(rng.integers(0, 2**64 - 1, 20_000, np.uint64)),
+    "ascending integers": pa.array(np.arange(20_000) // 3),
     "one value": pa.array(np.zeros(20_000, np.int64)),
     "nothing": pa.array([], pa.float64()),
     "one": pa.array([1.5]),
 }
 
 
+@pytest.mark.parametrize("most", [700, 1_000_000])
 @pytest.mark.parametrize("threads", ["1", "2", "16"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_rows_are_in_order_of_values_and_ids(monkeypatch, values, threads):
+def test_rows_are_in_order_of_values_and_ids(monkeypatch, values, threads, most):
     monkeypatch.setenv("LANCE_CPU_THREADS", threads)
     monkeypatch.setattr(btree, "_LEAST_SORTED", 1000)
+    monkeypatch.setattr(btree, "_MOST_SORTED", most)
     monkeypatch.setattr(pool, "_pools", {})
     ids = np.arange(len(values), dtype=np.uint64)
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
