@@ -450,7 +450,8 @@ class TestNamespaces:
         assert service["uri"] not in repr(component) + (component.defs_state_config.key if HAS_STATE else "")
         component.write_state_to_path(tmp_path / "state")
         made = component.build_defs_from_state(None, tmp_path / "state")
-        assert [spec.key.to_user_string() for spec in made.assets] == ["shop/theirs"]
+        for each in (made, component.build_defs(None)):
+            assert [spec.key.to_user_string() for spec in each.assets] == ["shop/theirs"]
         defs = dg.Definitions.merge(made, dg.Definitions(assets=[orders]))
         run = {"instance": lake.instance, "run_config": QUIET}
         assert defs.resolve_implicit_global_asset_job_def().execute_in_process(**run).success

@@ -240,7 +240,8 @@ class Vendor:
     """A namespace whose options for S3 end after an hour, and change with each call."""
 
     def __init__(self, location, s3):
-        self.location, self.s3, self.calls, self.lasts_ms, self.broken = location, s3, 0, 3_600_000, False
+        self.location, self.s3, self.calls, self.lasts_ms = location, s3, 0, 3_600_000
+        self.broken = self.manages = False
 
     def describe_table(self, request):
         from lance_namespace import DescribeTableResponse
@@ -250,7 +251,7 @@ class Vendor:
         self.calls += 1
         end = int(time.time() * 1000) + self.lasts_ms
         options = {**self.s3.storage_options, "aws_session_token": f"token{self.calls}", "expires_at_millis": str(end)}
-        return DescribeTableResponse(location=self.location, storage_options=options)
+        return DescribeTableResponse(location=self.location, storage_options=options, managed_versioning=self.manages)
 
 
 def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, monkeypatch):
@@ -278,6 +279,22 @@ def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, mon
     again = pickle.loads(pickle.dumps(written))
     assert again.count_rows() == 2
     assert "token" not in repr(again)
+
+
+def test_a_write_ends_where_the_namespace_manages_the_versions_from_then_on(s3, monkeypatch):
+    vendor = Vendor(f"s3://{s3.new_bucket()}/t.lance", s3)
+    named = {"namespace_client": vendor, "table_id": ["t"]}
+
+    def batches():
+        yield pa.record_batch({"a": [1]})
+        vendor.manages = True
+        shift(monkeypatch, 3_590_000)  # the options are renewed, and have not ended
+        yield pa.record_batch({"a": [2]})
+
+    table = lance_core.write_dataset(ROWS, **named)
+    with pytest.raises(UnsupportedError, match="keeps the versions of t itself"):
+        lance_core.write_dataset(batches(), schema=pa.schema({"a": pa.int64()}), mode="append", **named)
+    assert lance_core.dataset(table.uri, storage_options=s3.storage_options).version == 1
 
 
 def shift(monkeypatch, milliseconds):
