@@ -231,6 +231,7 @@ def test_a_call_that_takes_too_long_fails(table, compute, uri, is_async):
 def test_fragments_are_visible_before_the_end(table, compute, uri):
     result = compute(visible_every=30, commit_every=8)
     assert (result.commits, sizes(uri)) == (3, EXPECTED)
+    assert compute(visible_every=2, commit_every="1h", code_version="2").commits > 1
 
 
 def test_a_branch(table, compute, spark, uri):

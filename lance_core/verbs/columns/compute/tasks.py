@@ -8,7 +8,7 @@ driver      staged files -> file per fragment -> commit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -74,10 +74,10 @@ class ComputeTask:
         )  # fmt: skip
         lease = Lease(snapshot.store, *settings.claim)
         run = Run(
-            snapshot=snapshot, computation=settings.computation, calls=settings.calls, pace=settings.pace,
-            where=settings.where, retry_failed=settings.retry_failed, how=Commit(), report=lambda *_: None,
-            progress=None, lease=lease, open_caller=partial(share_caller, lease.owner, settings.calls),
-            task=self.number,
+            snapshot=snapshot, computation=settings.computation, calls=settings.calls,
+            pace=replace(settings.pace, visible_every=None), where=settings.where, retry_failed=settings.retry_failed,
+            how=Commit(), report=lambda *_: None, progress=None, lease=lease, task=self.number,
+            open_caller=partial(share_caller, lease.owner, settings.calls),
         )  # fmt: skip
         return run.run_task([each.take(slice(*self.pieces[each.fragment.id])) for each in due], settings.staged_keys)
 

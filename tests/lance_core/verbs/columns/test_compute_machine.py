@@ -163,7 +163,8 @@ class Machine:
         staged = Counter(text for key, text in texts.items() if (key, code, text) in before)
         try:
             result = table.compute_columns(
-                measure, **options, batch_size=BATCH, commit_every=STAGED, max_failed_rows=10**6,
+                measure, **options, batch_size=BATCH, max_failed_rows=10**6,
+                commit_every=self.random.choice([STAGED, "1ms"]),
                 visible_every=self.random.choice([None, 15]) if not kill else None,
                 executor=self.random.choice([None, None, self.execute]),
             )  # fmt: skip
