@@ -220,11 +220,15 @@ class StagedRows:
 
     def find(self, ids: npt.NDArray[np.uint64], inputs: npt.NDArray[np.int64], *, with_failed: bool) -> Offsets:
         """The number of the staged row for each row; -1 for rows that have to be computed."""
-        if not len(self.ids):
-            return np.full(len(ids), -1, np.int64)
-        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        is_same = (self.ids[places] == ids) & (self.inputs[places] == inputs)
-        return np.where(is_same & (with_failed | np.asarray(self.errors.is_null())[places]), places, -1)
+        result = np.full(len(ids), -1, np.int64)
+        first, end = np.searchsorted(self.ids, ids), np.searchsorted(self.ids, ids, side="right")
+        is_usable = with_failed | np.asarray(self.errors.is_null())
+        for number in range(int((end - first).max(initial=0))):  # a row may have been staged again with other inputs
+            rows = np.flatnonzero(first + number < end)
+            places = first[rows] + number
+            is_same = (self.inputs[places] == inputs[rows]) & is_usable[places]
+            result[rows[is_same]] = places[is_same]
+        return result
 
 
 def prefix_of(name: str) -> str:

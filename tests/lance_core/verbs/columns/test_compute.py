@@ -333,6 +333,19 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+class InterruptAfter:
+    """A function that is interrupted once it was called on a number of rows."""
+
+    def __init__(self, rows):
+        self.left = rows
+
+    def __call__(self, batch):
+        if self.left <= 0:
+            raise KeyboardInterrupt
+        self.left -= batch.num_rows
+        return measure(batch)
+
+
 def start(table, log, seconds, program=PROGRAM):
     return running([sys.executable, "-c", program, table.uri, log, seconds])
 
@@ -364,6 +377,16 @@ class TestProcesses:
         assert lance.dataset(table.uri).to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
         assert 100 <= calls_in(log) <= 100 + 3 * (10 + 2)
         assert not list(Path(table.uri, "data").glob("computed-*.lance"))
+
+    def test_rows_that_were_staged_twice(self, table):
+        """Of two runs that were killed, the one that staged the inputs of today counts, whatever its files' names."""
+        for text in ("once", "twice"):
+            table.update({"text": f"'{text}'"}, "id < 40")
+            for _ in range(3):
+                with pytest.raises(KeyboardInterrupt):
+                    table.compute_columns(InterruptAfter(10), **SIZE, where="id < 40", batch_size=10, commit_every=10)
+        result = table.compute_columns(measure, **SIZE, batch_size=10)
+        assert (result.rows_staged_before, result.calls) == (30, 7)
 
     def test_workers_end_with_their_parent(self, table, tmp_path):
         log = tmp_path / "log"

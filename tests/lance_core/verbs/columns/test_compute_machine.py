@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import RetryableConflictError
+from lance_core.verbs.columns.compute.digests import digest_rows
 from tests.inputs_in_place import replace_data, update_columns
 
 COLUMNS = pa.schema([("size", pa.int64())])
@@ -125,6 +127,10 @@ class Machine:
             keys = self.some_keys()
             branch.update({"text": "'of a branch'"}, f"key in ({', '.join(map(str, keys))})")
             self.rows.update({key: ("of a branch", self.rows[key][1]) for key in keys})
+        if self.random.random() < 0.3 and branch.get_fragments():
+            texts = {key: self.new_text() for key in self.some_keys()}
+            for key in update_columns(self.uri, "key", texts, branch=name):
+                self.rows[key] = (texts[key], self.rows[key][1])
         of_branch = set(self.rows)
         said = [self.compute(name) for _ in range(self.random.choice([1, 1, 2]))]
         self.pick().insert(self.new_rows(2))
@@ -197,6 +203,55 @@ class Machine:
     def kill(self):
         return self.compute(kill=True)
 
+    def two_runs(self):
+        """While a run computes some rows, another one is rejected, or computes rows of other fragments."""
+        code, mode = self.random.choice("12"), self.random.choice(["reject", "split", "split"])
+        options = {"inputs": ["text"], "columns": COLUMNS, "name": "size", "code_version": code, "batch_size": BATCH}
+        options |= {"commit_every": STAGED, "max_failed_rows": 10**6}
+        called, results = [Counter(), Counter()], []
+
+        def measure(batch, number):
+            if number == 0 and not results:
+                begin_second()
+            texts = batch["text"].to_pylist()
+            if "poison" in texts:
+                raise ValueError("poison")
+            called[number].update(texts)
+            return pa.array([len(text) + 1000 * int(code) for text in texts])
+
+        def begin_second():
+            results.append(None)
+            if self.random.random() < 0.3:
+                self.compact()
+            if mode == "reject":
+                with pytest.raises(RetryableConflictError):
+                    self.table.compute_columns(partial(measure, number=1), **options)
+            else:
+                results.append(self.table.compute_columns(partial(measure, number=1), **options, on_running=mode))
+
+        due = {key for key, (text, cell) in self.rows.items() if cell != (code, text)}
+        first = {key for key in due if key % 2 == 0}
+        result = self.table.compute_columns(
+            partial(measure, number=0), **options, where="key % 2 = 0", on_running=self.random.choice([mode, "wait"])
+        )
+        texts = [Counter(self.rows[key][0] for key in keys if self.rows[key][0] != "poison") for keys in (first, due)]
+        assert called[0] <= texts[0]
+        assert called[0] + called[1] <= texts[1], "a row was called twice"
+        is_done = dict.fromkeys(self.rows, False)
+        if "_size" in self.table.schema.names:
+            rows = self.table.to_table(columns=["key", "text", "_size"])
+            states = zip(rows["_size"].to_pylist(), digest_rows(rows.select(["text"])).tolist(), strict=True)
+            is_by = [
+                state is not None and (state["code"], state["inputs"]) == (code, digest) for state, digest in states
+            ]
+            is_done = dict(zip(rows["key"].to_pylist(), is_by, strict=True))
+        assert all(is_done[key] for key in first)
+        computed = {key for key in due if is_done[key]}
+        second = 0 if len(results) < 2 else results[1].rows_computed
+        assert len(computed) == result.rows_computed + second, (len(computed), result, results)
+        self.rows.update({key: (self.rows[key][0], (code, self.rows[key][0])) for key in computed})
+        return f"code {code}, {mode}, {len(first)} and {second} of {len(due)} rows"
+
     def step(self):
         step = self.random.choices(list(STEPS), list(STEPS.values()))[0]
         if not self.rows:
@@ -237,6 +292,7 @@ STEPS = {
     Machine.add_index: 1,
     Machine.compute: 6,
     Machine.kill: 2,
+    Machine.two_runs: 2,
     Machine.promote: 1,
 }
 """Each step with its weight."""
