@@ -36,6 +36,7 @@ from lance_core.table.operations import MAX_EXACT_KEYS
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.compute.computation import computed_schema
+from lance_core.verbs.columns.compute.estimates import DueRows
 from lance_core.verbs.columns.compute.records import ComputeProgress, ComputeResult
 from lance_core.verbs.columns.compute.run import ComputedTask
 from lance_core.verbs.columns.compute.tasks import ComputePlan, ComputeTask
@@ -91,6 +92,7 @@ __all__ = [
     "DatasetBasePath",
     "DatasetDelta",
     "DeletionFile",
+    "DueRows",
     "Equals",
     "FieldStatistics",
     "FileCopy",

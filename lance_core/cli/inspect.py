@@ -32,6 +32,7 @@ from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.columns.compute.computation import Record, list_computations
 from lance_core.verbs.columns.compute.due import count_due_rows
+from lance_core.verbs.columns.compute.estimates import DueRows
 from lance_core.verbs.scan.read_fragment import with_all_row_counts
 
 _RUN_KEY = re.compile(r"\w+\.run_id")
@@ -170,22 +171,29 @@ def schema(dataset: LanceDataset, output: CommandOutput) -> None:
 def columns(dataset: LanceDataset, output: CommandOutput) -> None:
     """List computed columns and their due rows.
 
-    The code version is that of the newest run; a run by another one computes all rows.
+    The code version is that of the newest run; a run by another one computes all rows. Seconds and cost are those of
+    the due rows, by the last runs.
     """
     rows = []
     for computation in list_computations(dataset.snapshot):
         record = Record.read(dataset.snapshot, computation.name)
-        due = count_due_rows(dataset.snapshot, computation, record, None, retry_failed=True)
+        counts = count_due_rows(dataset.snapshot, computation, record, None, retry_failed=True)
+        failed = counts.pop("failed", 0)
+        due = DueRows(counts, dataset.snapshot, computation.name)
         rows.append({
             "name": computation.name,
             "columns": computation.columns.names,
             "inputs": list(computation.inputs),
             "code_version": computation.code_version,
-            "failed": due.pop("failed", 0),
-            "due": sum(due.values()),
+            "failed": failed,
+            "due": due.total,
+            "share": round(due.share, 4),
+            "seconds": None if due.seconds_per_row is None else round(due.total * due.seconds_per_row, 3),
+            "cost": None if due.cost_per_row is None else round(due.total * due.cost_per_row, 6),
             **due,
         })  # fmt: skip
-    output.rows(rows, ["name", "columns", "inputs", "code_version", "due", "new", "inputs changed", "failed"])
+    reasons = ["due", "share", "new", "inputs changed", "code changed", "failed"]
+    output.rows(rows, ["name", "columns", "inputs", "code_version", *reasons, "seconds", "cost"])
 
 
 @command("indices")

@@ -8,6 +8,7 @@ promotion.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from lance_core.store import uri_below
 from lance_core.verbs.columns.compute.calls import Calls, open_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import count_due_rows
+from lance_core.verbs.columns.compute.estimates import DueRows, record_run, show_progress
 from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
 from lance_core.verbs.columns.compute.records import (
     ComputeProgress,
@@ -79,6 +81,7 @@ class ComputeVerbs(Handle):
         failures_uri: str | None = None,
         attempt: str = "",
         progress: Callable[[ComputeProgress], object] | None = None,
+        cost_per_row: float | None = None,
         transaction_properties: Mapping[str, str] | None = None,
         commit_message: str | None = None,
         max_retries: int = 20,
@@ -115,7 +118,8 @@ class ComputeVerbs(Handle):
             lease_seconds: Seconds after which a run of another host that is not seen any more counts as dead.
             failures_uri: The table of failed rows; None for `_failed/<name>.lance` beside the table.
             attempt: A note on this call in the table of failed rows.
-            progress: Called after each call of the function.
+            progress: Called after each call of the function; None for a progress bar, if standard error is a terminal.
+            cost_per_row: What a call costs for each row, for `count_due_rows` of later runs.
             transaction_properties: Strings for the history, by key.
             commit_message: A string for the history.
             max_retries: Attempts of each commit, at least one.
@@ -154,15 +158,16 @@ class ComputeVerbs(Handle):
         pace = StagingPace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
         log = _FailureLog(self, computation, failures_uri or _failures_beside(self, name), attempt)
         total: ComputeResult | None = None
-        done_ids = set[int]()
+        done_ids, begun = set[int](), time.monotonic()
         with ExitStack() as stack:
+            report = progress or stack.enter_context(show_progress(name))
             caller = cache(lambda: stack.enter_context(open_caller(calls)))
             while True:
                 with hold_lease(self._store, name, on_running, lease_seconds) as lease:
                     self.checkout_latest()
                     run = Run(
                         snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
-                        retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=progress,
+                        retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=report,
                         lease=lease, open_caller=caller, is_split=on_running == "split", done_ids=done_ids,
                         executor=None if executor is None else partial(execute, self, executor),
                     )  # fmt: skip
@@ -170,6 +175,7 @@ class ComputeVerbs(Handle):
                 total = result if total is None else total.join(result)
                 if not run.has_more:
                     break
+        record_run(self.snapshot, name, total, time.monotonic() - begun, cost_per_row)
         judge_failures(total, max_failed_rows, log.uri)
         return total
 
@@ -182,7 +188,7 @@ class ComputeVerbs(Handle):
         code_version: str,
         where: str | pc.Expression | None = None,
         retry_failed: bool = False,
-    ) -> dict[str, int]:
+    ) -> DueRows:
         """Count the rows that `compute_columns` would compute, by reason: a dry run. Not in pylance.
 
         The inputs of rows are read that were changed since their cells were computed, and of no others.
@@ -196,7 +202,8 @@ class ComputeVerbs(Handle):
             retry_failed: Whether rows count on which the function has failed.
 
         Returns:
-            Rows by reason: "new", "inputs changed", "code changed", "failed"; reasons without rows are left out.
+            Rows by reason: "new", "inputs changed", "code changed", "failed"; reasons without rows are left out. Its
+            attributes are the share of the table, and the seconds and the cost of a row in the last runs.
 
         Raises:
             UnsupportedError: The table has no stable row ids.
@@ -212,7 +219,8 @@ class ComputeVerbs(Handle):
         computation = _describe_computation(name, inputs, columns, code_version)
         computation.check(self._manifest, self._uri)
         record = Record.read(self.snapshot, name)
-        return count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)
+        counts = count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)
+        return DueRows(counts, self.snapshot, name)
 
 
 def _describe_computation(name: str, inputs: Sequence[str] | str, columns: pa.Schema, code_version: str) -> Computation:

@@ -48,6 +48,7 @@ class ComputedHandler(LanceTypeHandler):
             failures_uri=failures_uri,
             attempt=value.attempt,
             progress=value.progress,
+            cost_per_row=value.cost_per_row,
             executor=_executor(request) if value.engine == "spark" else None,
             transaction_properties=request.commit.properties,
             commit_message=request.commit.message,
@@ -80,6 +81,8 @@ class ComputedHandler(LanceTypeHandler):
         dataset = reopen_base(request)
         due = dataset.count_due_rows(**self._arguments(value, request), retry_failed=value.options["retry_failed"])
         entries = describe_due_rows(due, dataset)
+        if due.seconds_per_row is not None:
+            entries["lance/expected_seconds"] = round(due.total * due.seconds_per_row, 3)
         if value.cost_per_row is not None:
             entries["lance/expected_cost"] = sum(due.values()) * value.cost_per_row
         return entries

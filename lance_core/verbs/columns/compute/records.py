@@ -53,6 +53,16 @@ class ComputeProgress:
     calls: int
     seconds: float
 
+    @property
+    def rows_left(self) -> int:
+        """Rows that are not done."""
+        return self.rows_due - self.rows_done
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that were done in a second."""
+        return self.rows_done / max(self.seconds, 1e-9)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeResult:

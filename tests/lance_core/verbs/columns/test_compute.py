@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import pty
+import re
 import signal
 import sys
 import textwrap
@@ -204,7 +206,7 @@ class TestFunctions:
             table.compute_columns(function, **{**SIZE, "inputs": "id"}, batch_size=10, **more)
         assert time.monotonic() - begun < 30
         assert len(list(tmp_path.glob("call-*"))) <= 5
-        assert not list(Path(table.uri, "_refs", "computations").glob("*"))
+        assert not list(Path(table.uri, "_refs", "computations").glob("*-*"))
 
     def test_no_call_without_a_row_that_is_due(self, table):
         table.compute_columns(measure, **SIZE)
@@ -433,7 +435,7 @@ class TestProcesses:
 
         def pause(batch):
             age = time.time() - 3600
-            (key,) = (Path(table.uri) / "_refs" / "computations").iterdir()
+            (key,) = (Path(table.uri) / "_refs" / "computations").glob("*-*")
             lease = json.loads(key.read_text())
             key.write_text(json.dumps({**lease, "host": "another"}))
             os.utime(key, (age, age))
@@ -443,7 +445,7 @@ class TestProcesses:
         with pytest.raises(SupersededError, match="another run computes the columns of"):
             table.compute_columns(pause, **SIZE, batch_size=100)
         assert lance_core.dataset(table.uri).version == 2
-        assert list((Path(table.uri) / "_refs" / "computations").iterdir()) == []
+        assert list((Path(table.uri) / "_refs" / "computations").glob("*-*")) == []
 
     def test_rows_change_while_a_run_goes_on(self, table):
         """Values land on their rows, or rows stay due."""
@@ -742,6 +744,37 @@ class TestInputsSetByOthers:
         assert table.count_due_rows(**SIZE | {"inputs": ["id", "text"]}) == {}
 
 
+def test_due_rows_are_estimated_by_the_last_runs(table):
+    """By their calls; a run without a call changes nothing."""
+    assert table.count_due_rows(**SIZE).seconds_per_row is None
+
+    def wait(batch):
+        time.sleep(0.01 * batch.num_rows)
+        return measure(batch)
+
+    table.compute_columns(wait, **SIZE, where="id < 20", batch_size=5, cost_per_row=0.25)
+    table.compute_columns(wait, **SIZE, where="id < 20")
+    due = table.create_branch("estimated").count_due_rows(**SIZE)
+    assert due == {"new": 80}
+    assert (due.total, due.share, due.cost_per_row) == (80, 0.8, 0.25)
+    assert 0.01 < due.seconds_per_row < 1
+
+
+def test_a_terminal_shows_a_progress_bar(table, tmp_path):
+    pytest.importorskip("rich")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", PROGRAM, table.uri, tmp_path / "log", 0.02]
+    with running(command, terminal=theirs, env={**os.environ, "COLUMNS": "150", "TERM": "xterm"}) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other side is closed
+            while part := os.read(ours, 65536):
+                shown += part
+        assert process.wait(60) == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"size .* 100/100 \d+ rows/s, 0 failed", plain)
+
+
 def test_the_command_lists_computations_and_due_rows(table):
     def listed():
         result = CliRunner().invoke(cli, ["columns", table.uri, "--json"])
@@ -750,11 +783,15 @@ def test_the_command_lists_computations_and_due_rows(table):
 
     assert listed() == []
     table.compute_columns(measure, **SIZE)
-    facts = {"name": "size", "columns": ["size"], "inputs": ["text"], "code_version": "1", "failed": 0}
-    assert listed() == [{**facts, "due": 0}]
+    facts = {"name": "size", "columns": ["size"], "inputs": ["text"], "code_version": "1", "failed": 0, "cost": None}
+    assert listed() == [{**facts, "due": 0, "share": 0, "seconds": 0}]
     table.insert({"id": [200], "text": ["new"]})
     table.update({"text": "'other'"}, "id < 3")
-    assert listed() == [{**facts, "due": 4, "new": 1, "inputs changed": 3}]
+    (line,) = listed()
+    assert line["seconds"] > 0
+    assert line | {"seconds": 0} == {**facts, "due": 4, "new": 1, "inputs changed": 3, "share": 0.0396, "seconds": 0}
+    table.compute_columns(measure, **SIZE, where="id = 200", cost_per_row=0.5)
+    assert [(line["due"], line["cost"]) for line in listed()] == [(3, 1.5)]
     table.drop_columns(["size"])
     assert listed() == []
 

@@ -1,0 +1,95 @@
+"""What due rows will take: the last runs record their seconds and costs beside the leases.
+
+    _refs/computations/<name>.json    [{"rows": 500, "seconds": 12.5, "cost_per_row": 0.05}, ...]
+
+At most five, the newest last. The rows are those on which the function was called. The object may be lost: it is for
+people.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from lance_core.errors import ObjectNotFoundError
+from lance_core.table.paths import COMPUTATIONS_PREFIX
+from lance_core.verbs.columns.compute.records import ComputeProgress, ComputeResult
+from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.context.references import dataset_store
+
+_MOST_RUNS: Final = 5
+
+
+class DueRows(dict[str, int]):
+    """Due rows by reason, and what they will take, as far as earlier runs recorded it.
+
+    Attributes:
+        total: The number of due rows.
+        share: Their share of the table.
+        seconds_per_row: Seconds of a row on which the function was called, of the last runs; None if none is recorded.
+        cost_per_row: The cost of such a row in the newest run; None if none was given.
+    """
+
+    def __init__(self, rows: Mapping[str, int], snapshot: Snapshot, name: str) -> None:
+        super().__init__(rows)
+        runs = _read_runs(snapshot, name)
+        num_rows = sum(fragment.num_rows for fragment in snapshot.manifest.fragments)
+        self.total = sum(rows.values())
+        self.share = self.total / max(num_rows, 1)
+        called = sum(run["rows"] for run in runs)
+        self.seconds_per_row = sum(run["seconds"] for run in runs) / called if runs else None
+        self.cost_per_row: float | None = runs[-1]["cost_per_row"] if runs else None
+
+
+def record_run(
+    snapshot: Snapshot, name: str, result: ComputeResult, seconds: float, cost_per_row: float | None
+) -> None:
+    """Record what a run took for each row on which the function was called."""
+    num_rows = result.rows_computed - result.rows_staged_before
+    if num_rows > 0:
+        run = {"rows": num_rows, "seconds": round(seconds, 3), "cost_per_row": cost_per_row}
+        runs = [*_read_runs(snapshot, name), run][-_MOST_RUNS:]
+        dataset_store(snapshot.store, snapshot.manifest.branch).put(_key(name), json.dumps(runs).encode())
+
+
+def _read_runs(snapshot: Snapshot, name: str) -> list[dict[str, Any]]:
+    try:
+        runs: list[dict[str, Any]] = json.loads(
+            bytes(dataset_store(snapshot.store, snapshot.manifest.branch).get(_key(name)))
+        )
+    except ObjectNotFoundError:
+        return []
+    return runs
+
+
+def _key(name: str) -> str:
+    return f"{COMPUTATIONS_PREFIX}{name.encode().hex()}.json"
+
+
+@contextmanager
+def show_progress(name: str) -> Iterator[Callable[[ComputeProgress], object] | None]:
+    """Show a progress bar on standard error, if that is a terminal and the extra `[cli]` is installed."""
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    except ImportError:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield None
+        return
+    facts = TextColumn("{task.fields[per_second]:,.0f} rows/s, {task.fields[failed]} failed")
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), facts
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None, per_second=0.0, failed=0)
+
+        def show(progress: ComputeProgress) -> None:
+            per_second, failed = progress.rows_per_second, progress.rows_failed
+            bar.update(
+                task, completed=progress.rows_done, total=progress.rows_due, per_second=per_second, failed=failed
+            )
+
+        yield show
