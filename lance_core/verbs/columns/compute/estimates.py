@@ -73,17 +73,18 @@ def _key(name: str) -> str:
 def show_progress(name: str) -> Iterator[Callable[[ComputeProgress], object] | None]:
     """Show a progress bar on standard error, if that is a terminal and the extra `[cli]` is installed."""
     try:
-        from rich.console import Console  # noqa: PLC0415 - an extra
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich import console  # noqa: PLC0415 - an extra
+        from rich import progress as bars  # noqa: PLC0415 - an extra
     except ImportError:
         yield None
         return
     if not sys.stderr.isatty():
         yield None
         return
-    facts = TextColumn("{task.fields[per_second]:,.0f} rows/s, {task.fields[failed]} failed")
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), facts
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    facts = bars.TextColumn("{task.fields[per_second]:,.0f} rows/s, {task.fields[failed]} failed")
+    title = bars.TextColumn("{task.description}", markup=False)
+    columns = title, bars.BarColumn(), bars.MofNCompleteColumn(), facts, bars.TimeRemainingColumn()
+    with bars.Progress(*columns, console=console.Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, per_second=0.0, failed=0)
 
         def show(progress: ComputeProgress) -> None:
