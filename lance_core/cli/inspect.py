@@ -198,7 +198,7 @@ def columns(dataset: LanceDataset, output: CommandOutput) -> None:
 
 @command("indices")
 def indices(dataset: LanceDataset, output: CommandOutput) -> None:
-    """List indices: declared, built, covered, and how well they find.
+    """List indices, their coverage and recall.
 
     Declared are those that maintenance keeps by a policy with `indices`. Recall is the share of the nearest rows, or of
     rows with rare words, that were found when maintenance measured it.

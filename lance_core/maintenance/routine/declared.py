@@ -147,10 +147,10 @@ def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, 
         policy: The policy, with the declarations.
         merges: Whether segments are merged; otherwise indices are extended only.
     """
-    facts, actions = declared.facts, [action for action in declared.due if action.action == "extend"]
+    facts, actions = declared.facts, [each for each in declared.due if each.action in ("extend", "merge")]
     if not merges or not policy.refresh_indices or find_pylance() is None:
         return actions
-    blocked = {action.name for action in declared.actions if action.action != "extend"}
+    blocked = {each.name for each in declared.actions if each not in actions}
     joined = {action.name: action for action in actions}
     for name, position in declared.names.items():
         index = facts.present.get(name)
@@ -337,7 +337,7 @@ class _IndexWork:
 
     def __exit__(self, *_: object) -> None:
         """End the child process."""
-        self._child.end()
+        self._child.close()
 
     def run(self, action: IndexAction, facts: TableFacts, report: MaintenanceReport) -> MaintenanceReport:
         """Do an action; what goes wrong is recorded, and is a problem of the index alone."""
@@ -354,8 +354,10 @@ class _IndexWork:
             report = report.plus(lost=1)
         except (ChildFailedError, LanceError, OSError) as error:
             entry["error"] = str(error)
-            report = report.plus(indices_failed=1)
-            self._note_failure(action, error)
+            is_lost = "commit conflict" in str(error).lower()  # as pylance says it
+            report = report.plus(lost=1) if is_lost else report.plus(indices_failed=1)
+            if not is_lost:
+                self._note_failure(action, error)
         else:
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
             recall = self.records[action.name].recall if action.name in self.records else None
@@ -400,10 +402,14 @@ class _IndexWork:
             recall = _describe_recall(result, declaration, record, facts.present[name])
             self.records[name] = replace(record, failure=None, recall={**recall, "at": now})
             return
-        parameters = self._build(snapshot, action, facts)
-        if action.action in ("build", "rebuild"):
-            rows = sum(facts.fragments[fragment] for fragment in action.fragment_ids)
-            record = replace(record, trained_rows=rows, trained_at=now, parameters=parameters, recall=None)
+        if declaration.is_vector and action.action in ("extend", "merge"):
+            merged = len(action.replaced) if action.action == "merge" else 0
+            self._child.run("extend", {**self._request(action), "name": name, "num_indices_to_merge": merged})
+        else:
+            parameters = self._build(snapshot, action, facts)
+            if action.action in ("build", "rebuild"):
+                rows = sum(facts.fragments[fragment] for fragment in action.fragment_ids)
+                record = replace(record, trained_rows=rows, trained_at=now, parameters=parameters, recall=None)
         failure = record.failure
         is_unmeasured = failure is not None and failure["action"] == "measure" and action.action in ("extend", "merge")
         self.records[name] = replace(record, failure=failure if is_unmeasured else None)
@@ -425,18 +431,13 @@ class _IndexWork:
             )
             return dict(declaration.parameters)
         column_type = facts.columns[declaration.column][1]
-        rows = sum(facts.fragments[fragment] for fragment in action.fragment_ids)
-        dimensions = column_type.list_size if declaration.is_vector else 0
-        parameters = declaration.choose_parameters(rows, facts.rows, dimensions)
+        parameters = declaration.choose_parameters(facts.rows, column_type.list_size if declaration.is_vector else 0)
         key, is_committed = str(uuid.uuid4()), False
         request = {
             **self._request(action),
             "parameters": parameters,
             "name": action.name,
             "uuid": key,
-            "rows": rows,
-            "table_rows": facts.rows,
-            "training_rows": declaration.training_rows,
             "fragment_ids": sorted(action.fragment_ids),
         }
         try:
@@ -481,7 +482,7 @@ class _IndexWork:
         if declaration is None:
             return
         record = self.records.get(name) or IndexRecord(column=declaration.column, build=declaration.build_key)
-        is_limit = isinstance(error, ChildFailedError) and error.is_limit
+        is_error = not isinstance(error, ChildFailedError) or error.is_error
         is_rebuilt = not self.done.isdisjoint({(name, "build"), (name, "rebuild")})
         failure = describe_failure(
             record.failure,
@@ -490,7 +491,8 @@ class _IndexWork:
             reason=str(error),
             pylance=find_pylance(),
             build=declaration.build_key,
-            needs_build=action.action != "measure" or not (is_limit or is_rebuilt),
+            needs_build=action.action != "measure" or (is_error and not is_rebuilt),
+            is_error=is_error,
         )
         self.records[name] = replace(record, failure=failure)
 

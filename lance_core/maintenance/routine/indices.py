@@ -10,6 +10,7 @@ otherwise a second run would have to merge these fragments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +19,8 @@ from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.policy import MaintenancePolicy
+from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.decide import IndexAction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.optimize import optimize_indices
@@ -98,21 +101,31 @@ def count_expected_extensions(expected: ExpectedVersions[Handle], names: Sequenc
     return done
 
 
-def extend_indices(dataset: Handle, names: Sequence[str], properties: Mapping[str, str]) -> Extension:
+def extend_indices(
+    dataset: Handle, names: Sequence[str], properties: Mapping[str, str], policy: MaintenancePolicy
+) -> Extension:
     """Extend indices to the rows that they do not cover.
 
     Args:
         dataset: The table; it moves to the newest version.
         names: The indices.
         properties: Transaction properties.
+        policy: The policy, with the limits of the process in which pylance extends indices.
     """
+    with closing(ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)) as child:
+        return _extend_indices(dataset, names, properties, child)
+
+
+def _extend_indices(
+    dataset: Handle, names: Sequence[str], properties: Mapping[str, str], child: ChildProcess
+) -> Extension:
     done, before = Extension(), _find_vector_segments(dataset, names)
     for name in names:
         problem = None
         try:
             optimize_indices(dataset.snapshot, index_names=[name], properties=properties)
         except UnsupportedError as error:
-            reason = _extend_by_pylance(dataset, name)
+            reason = _extend_by_pylance(dataset, name, child)
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
         except CommitConflictError as error:
             done.lost += 1
@@ -135,19 +148,16 @@ def _find_vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
     return {str(segment.uuid) for index in indices if "IVF" in index.index_type for segment in index.segments}
 
 
-def _extend_by_pylance(dataset: Handle, name: str) -> str | None:
+def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str | None:
     """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
 
     Returns:
         The reason why pylance did not extend it; None if it did.
     """
-    try:
-        import lance  # noqa: PLC0415 - an extra
-    except ImportError:
+    if find_spec("lance") is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        table = lance.dataset(dataset.uri, storage_options=dict(dataset.snapshot.options) or None)
-        table.optimize.optimize_indices(index_names=[name])
-    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        child.run("extend", {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "name": name})
+    except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
     return None

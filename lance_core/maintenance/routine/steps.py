@@ -217,7 +217,7 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
     if results and (plan.indices_first or plan.segments_first):
         sizes = measure_index_bytes(dataset)
         # `refresh_indices` retries indices that were not extended here, and reports them.
-        done = extend_indices(dataset, plan.indices_first, context.properties)
+        done = extend_indices(dataset, plan.indices_first, context.properties, plan.policy)
         report = report.plus(indices_refreshed=done.refreshed)
         if plan.segments_first:
             merges = plan.segments_first == "merge"
@@ -368,7 +368,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
     declared = survey_declared(dataset.snapshot, plan.policy)
     due = find_stale_indices(measure(dataset, plan.policy), plan.policy, declared)
     if due:
-        done = extend_indices(dataset, due, context.properties)
+        done = extend_indices(dataset, due, context.properties, plan.policy)
         are_joined = done.are_joined
         report = report.plus(lost=done.lost, indices_refreshed=done.refreshed, indices_not_refreshed=len(done.problems))
         for failure in done.failures:

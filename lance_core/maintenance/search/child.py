@@ -38,12 +38,12 @@ class ChildFailedError(Exception):
     """A child process did not do its job.
 
     Attributes:
-        is_limit: Whether it was stopped at a limit of memory or time.
+        is_error: Whether the job raised an error; otherwise the process was killed, or stopped at a limit.
     """
 
-    def __init__(self, reason: str, *, is_limit: bool = False) -> None:
+    def __init__(self, reason: str, *, is_error: bool = False) -> None:
         super().__init__(reason)
-        self.is_limit = is_limit
+        self.is_error = is_error
 
 
 class ChildProcess:
@@ -78,20 +78,21 @@ class ChildProcess:
         try:
             answer = self._wait(process, started)
         except BaseException:
-            self.end()
+            self.close()
             raise
         if "result" in answer:
             return answer["result"]
         reason = answer.get("error")
         if reason is None:
             reason = self._describe_end(process)
-            self.end()
-        raise ChildFailedError(_hide_secrets(_PLACE_IN_SOURCE.sub("", reason), request)[:_LONGEST_REASON])
+            self.close()
+        reason = _hide_secrets(_PLACE_IN_SOURCE.sub("", reason), request)[:_LONGEST_REASON]
+        raise ChildFailedError(reason, is_error="error" in answer)
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = self._process
         if process is not None and self._memory and measure_memory(process.pid) * _KEPT_MEMORY > self._memory:
-            self.end()
+            self.close()
         if self._process is None:
             self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
             self._process = subprocess.Popen(
@@ -116,9 +117,9 @@ class ChildProcess:
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], _POLL_S)[0]:
             if self._timeout_s is not None and time.monotonic() - started > self._timeout_s:
-                raise ChildFailedError(f"it took longer than {self._timeout_s:g} s (index_timeout)", is_limit=True)
+                raise ChildFailedError(f"it took longer than {self._timeout_s:g} s (index_timeout)")
             if self._memory is not None and measure_memory(process.pid) > self._memory:
-                raise ChildFailedError(f"it needs more than {self._memory:,} bytes (index_memory)", is_limit=True)
+                raise ChildFailedError(f"it needs more than {self._memory:,} bytes (index_memory)")
         line = process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         return answer
@@ -133,7 +134,7 @@ class ChildProcess:
         lines = self._messages.read().decode(errors="replace").strip().splitlines()
         return f"its process ended with code {code}: {lines[-1] if lines else 'it said nothing'}"
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()

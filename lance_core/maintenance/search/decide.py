@@ -4,8 +4,8 @@
     adopt     an index by somebody else, of the same kind, column and metric, is recorded
     rebuild   another declaration, kind or metric; no row is covered; the table has grown; recall is too low, and was
               measured after extensions; or an attempt failed, as with a corrupt index
-    merge     many segments -> one, which also covers the rows that the index misses
-    extend    rows that the index misses -> one more segment, trained by itself
+    merge     the last segments -> one, which also covers the rows that the index misses
+    extend    rows that the index misses -> one more segment
     measure   recall, where it was never measured, at other settings, or with a tenth fewer rows
     drop      an undeclared index, if the policy says so
     wait      an attempt failed, and the next one comes later
@@ -34,17 +34,23 @@ MOST_SEGMENTS: Final = 16
 _MEASURED_GROWTH: Final = 1.1
 _BLOCKED: Final = ("wait", "install", "reject")
 _GROWTH_OF_MERGES: Final = 2
-_SAMPLE_OF_TRAINING: Final = 2
-"""The rows of a table from which a few rows can share the training, in multiples of what a training needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentSegment:
-    """A segment of an index: its uuid, the fragments of the version that it covers, and their live rows."""
+    """A segment of an index.
+
+    Attributes:
+        uuid: Its uuid.
+        fragment_ids: The fragments of the table's version that it covers.
+        rows: Their live rows.
+        version: The version that it was built on.
+    """
 
     uuid: str
     fragment_ids: frozenset[int]
     rows: int
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +93,15 @@ class TableFacts:
         fragments: The live rows of each fragment, by id.
         present: The indices, by name; those of the system are left out.
         records: The records, by name of the index.
+        created: Of a table with stable row ids, the version in which the oldest row of a fragment was created, for
+            fragments that an index misses.
     """
 
     columns: Mapping[str, tuple[int, pa.DataType]]
     fragments: Mapping[int, int]
     present: Mapping[str, PresentIndex] = field(default_factory=dict)
     records: Mapping[str, IndexRecord] = field(default_factory=dict)
+    created: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -102,6 +111,16 @@ class TableFacts:
     def missed_by(self, index: PresentIndex) -> frozenset[int]:
         """The fragments with rows that an index does not cover."""
         return frozenset(fragment for fragment, rows in self.fragments.items() if rows) - index.fragment_ids
+
+    def find_stale_segments(self, index: PresentIndex) -> list[PresentSegment]:
+        """The segments of a full-text index with words of rows that the index misses, as these were set again.
+
+        With stable row ids such a row keeps its id: once it is covered, pylance finds it by its old words as well.
+        """
+        oldest = min((self.created[each] for each in self.missed_by(index) if each in self.created), default=None)
+        if index.kind != "FTS" or oldest is None:
+            return []
+        return [segment for segment in index.segments if segment.version >= oldest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +284,10 @@ def _block(case: _Case, action: IndexAction | None, now: datetime, pylance: str 
     failure = case.record.failure if case.record is not None else None
     if failure is None or not _is_current(case, failure) or failure["pylance"] != pylance:
         return action
+    # An index that raises errors is built again at once, and one that cannot be measured is extended all the same.
+    mends = action.action == "rebuild" and failure["is_error"] and failure["action"] != "rebuild"
     is_other = failure["action"] == "measure" and action.action != "measure"
-    if is_other or now >= datetime.fromisoformat(failure["retry_at"]):
+    if mends or is_other or now >= datetime.fromisoformat(failure["retry_at"]):
         return action
     attempts = f"attempt {failure['count']} to {failure['action']} it failed: {failure['reason']}"
     return case.make("wait", f"{attempts}; the next one is due at {failure['retry_at']}")
@@ -321,9 +342,8 @@ def _decide_segments(case: _Case) -> IndexAction | None:
             return make_merge(case.name, case.declaration, facts, merged, f"it has {len(index.segments)} segments")
     if not missed:
         return None
-    least = case.declaration.training_rows
-    if rows < least and facts.rows < _SAMPLE_OF_TRAINING * least:
-        return make_merge(case.name, case.declaration, facts, (), f"it misses {rows:,} rows, too few to train on")
+    if facts.find_stale_segments(index):
+        return make_merge(case.name, case.declaration, facts, (), "values of rows that it has were set again")
     empty = [segment for segment in index.segments if not segment.rows]
     return case.make("extend", f"it misses {rows:,} of {facts.rows:,} rows", missed, empty)
 
@@ -337,22 +357,20 @@ def make_merge(
         name: The index.
         declaration: Its declaration.
         facts: The version.
-        merged: The segments; all are merged if these have too few rows to train on, and so has the table to sample.
+        merged: The segments, the last ones of the index.
         reason: Why they are merged.
     """
-    index, least = facts.present[name], declaration.training_rows
-    missed = facts.missed_by(index)
-    rows = sum(facts.fragments[fragment] for fragment in missed) + sum(segment.rows for segment in merged)
-    if rows < least and facts.rows < _SAMPLE_OF_TRAINING * least:
-        merged = index.segments
-    fragment_ids = missed.union(*(segment.fragment_ids for segment in merged))
+    index = facts.present[name]
+    stale = {segment.uuid for segment in facts.find_stale_segments(index)}
+    merged = [segment for segment in index.segments if segment in merged or segment.uuid in stale]
+    fragment_ids = facts.missed_by(index).union(*(segment.fragment_ids for segment in merged))
     return _Case(name, declaration, facts).make("merge", reason, fragment_ids, merged)
 
 
 def choose_segments_to_merge(index: PresentIndex, missed_rows: int) -> list[PresentSegment]:
-    """The segments that are merged with each other and with the rows that the index misses: the small ones.
+    """The last segments, which are merged with each other and with the rows that the index misses, if they are small.
 
-    A segment is merged if it has at most twice the rows of the smaller ones and of what is missed: a row is built again
+    A segment is merged if it has at most twice the rows of the later ones and of what is missed: a row is written again
     only when its segment grows by a half.
 
     Args:
@@ -360,7 +378,7 @@ def choose_segments_to_merge(index: PresentIndex, missed_rows: int) -> list[Pres
         missed_rows: The rows that the index misses.
     """
     merged, rows = list[PresentSegment](), missed_rows
-    for segment in sorted(index.segments, key=lambda segment: segment.rows):
+    for segment in reversed(index.segments):
         if rows and segment.rows > _GROWTH_OF_MERGES * rows:
             break
         merged.append(segment)

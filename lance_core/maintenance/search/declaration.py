@@ -2,18 +2,16 @@
 
     {"embedding": {"kind": "IVF_PQ", "metric": "cosine", "min_recall": 0.95}, "body": "FTS", "id": "BTREE"}
 
-What a declaration leaves out is chosen from the rows of a segment and the dimensions of its vectors:
+What a declaration leaves out is chosen from the rows of the table and the dimensions of its vectors:
 
     num_partitions     rows / 4096, for the HNSW kinds rows / 1048576; rounded up, from 1 to 4096
     num_sub_vectors    the largest divisor of the dimensions that is at most an eighth of them
-
-A declared `num_partitions` is for the whole table: a segment of a part of its rows gets that part of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -100,11 +98,6 @@ class IndexDeclaration:
         return self.is_vector or self.kind in TEXT_PARAMETERS
 
     @property
-    def training_rows(self) -> int:
-        """The rows that the training of a segment needs: as many as a codebook of product quantization has codes."""
-        return int(2 ** self.parameters.get("num_bits", _PQ_BITS)) if "PQ" in self.kind else 1
-
-    @property
     def build_key(self) -> dict[str, Any]:
         """What makes an index another one if it changes: kind, metric and parameters of the build."""
         return {"kind": self.kind, "metric": self.metric, "parameters": dict(self.parameters)}
@@ -132,23 +125,17 @@ class IndexDeclaration:
             return None if fits else f"{what}: it needs strings"
         return None if bool(BY_NAME[self.kind].accepts(column_type)) else what
 
-    def choose_parameters(self, rows: int, table_rows: int, dimensions: int) -> dict[str, Any]:
-        """The parameters by which a segment is built; the head of the module has the rule.
+    def choose_parameters(self, rows: int, dimensions: int) -> dict[str, Any]:
+        """The parameters by which the index is built; the head of the module has the rule.
 
         Args:
-            rows: The rows of the segment.
-            table_rows: The rows of the table.
+            rows: The rows of the table.
             dimensions: The dimensions of the vectors; 0 for other kinds.
         """
         chosen = dict(self.parameters)
-        if not self.is_vector:
-            return chosen
-        declared = chosen.get("num_partitions")
-        if declared is None:
+        if self.is_vector:
             count = -(-rows // _ROWS_PER_PARTITION["HNSW" in self.kind])
-        else:
-            count = -(-declared * rows // max(1, table_rows))
-        chosen["num_partitions"] = max(1, min(count, declared or _MOST_PARTITIONS, max(1, rows)))
+            chosen.setdefault("num_partitions", max(1, min(count, _MOST_PARTITIONS)))
         if "PQ" in self.kind and "num_sub_vectors" not in chosen:
             most = max(1, dimensions // _DIMENSIONS_PER_SUB_VECTOR)
             chosen["num_sub_vectors"] = next(size for size in range(most, 0, -1) if dimensions % size == 0)
@@ -229,9 +216,9 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
     checked = {name: _check(where, name, value) for name, value in chosen.items() if name in options}
     if is_vector:
         checked["metric"] = _check_metric(where, kind, checked.get("metric", "l2"))
-        checked.setdefault("min_rows", _EARLY_ROWS)
-    declaration = IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
-    return replace(declaration, min_rows=max(declaration.min_rows, declaration.training_rows))
+        codes = 2 ** build.get("num_bits", _PQ_BITS) if "PQ" in kind else 1
+        checked["min_rows"] = max(checked.get("min_rows", _EARLY_ROWS), codes)
+    return IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
 
 
 def _check_metric(where: str, kind: str, metric: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 
@@ -12,6 +13,8 @@ from lance_core.maintenance.search.decide import PresentIndex, PresentSegment, T
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.record import read_records
 from lance_core.schema import arrow_type_of
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import list_versions_of_rows
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each
@@ -50,14 +53,25 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         for index in (describe_indices(snapshot) if manifest.indices else ())
         if not index.name.startswith(_SYSTEM)
     }
-    return TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
+    facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
+    if not manifest.uses_stable_row_ids:
+        return facts
+    missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
+    created = {each.id: _find_oldest_row(each) for each in fragments if each.id in missed}
+    return replace(facts, created=created)
+
+
+def _find_oldest_row(fragment: Fragment) -> int:
+    """The version in which the oldest row of a fragment was created; 0 if it is not known."""
+    return 0 if fragment.created_at_versions is None else min(list_versions_of_rows(fragment.created_at_versions))
 
 
 def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
     segments = []
     for segment in index.segments:
         live = frozenset(segment.fragment_ids) & rows.keys()
-        segments.append(PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=sum(rows[each] for each in live)))
+        count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
+        segments.append(PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version))
     metric = index.details.get("metric_type")
     return PresentIndex(
         name=index.name,

@@ -15,10 +15,6 @@ from pyroaring import BitMap
 from lance_core.maintenance.search.recall import measure_vectors, measure_words
 from lance_core.verbs.context.handle import Handle
 
-_IVF_SAMPLE: Final = 256
-_PQ_SAMPLE: Final = 4
-_PQ_ITERATIONS: Final = 10
-
 
 def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Build a segment, and return what its record in a manifest needs."""
@@ -28,10 +24,7 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
         arguments["index_uuid"] = request["uuid"]
     if request["metric"] is not None:
         arguments["metric"] = request["metric"]
-    parameters = dict(request["parameters"])
-    if request["rows"] < request["training_rows"]:
-        parameters |= _train_on_table(table, request)
-    segment = table.create_index_uncommitted(request["column"], kind, **arguments, **parameters)
+    segment = table.create_index_uncommitted(request["column"], kind, **arguments, **request["parameters"])
     if kind == "FTS":  # what is built first is in stages: the segment is finished in the same folder
         segment = table.merge_existing_index_segments([segment])
     url, details = segment.index_details
@@ -46,20 +39,6 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train_on_table(table: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The models of a segment with fewer rows than a codebook has codes, from a sample of all rows of the table."""
-    from lance.indices import IndicesBuilder  # noqa: PLC0415 - an extra
-
-    parameters, builder = request["parameters"], IndicesBuilder(table, request["column"])
-    sample_rate = max(2, min(request["table_rows"] // request["training_rows"], _PQ_SAMPLE))
-    bits = {"num_bits": parameters["num_bits"]} if "num_bits" in parameters else {}
-    ivf = builder.train_ivf(1, distance_type=request["metric"], sample_rate=_IVF_SAMPLE)
-    codebook = builder.train_pq(
-        ivf, parameters["num_sub_vectors"], sample_rate=sample_rate, max_iters=_PQ_ITERATIONS, **bits
-    ).codebook
-    return {"num_partitions": 1, "ivf_centroids": ivf.centroids, "pq_codebook": codebook}
-
-
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the recall of an index: `value`, `queries` and `note`."""
     table = _open(request)
@@ -69,10 +48,20 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     return measure_vectors(table, handle.snapshot, request)
 
 
+def extend(request: Mapping[str, Any]) -> None:
+    """Extend an index in a version of its own: as pylance does by itself, or by merging that many of its last segments.
+
+    The segments of an index on vectors share their training, without which pylance merges no segments.
+    """
+    number = request.get("num_indices_to_merge")
+    options = {} if number is None else {"num_indices_to_merge": number}
+    _open({**request, "version": None}).optimize.optimize_indices(index_names=[request["name"]], **options)
+
+
 def _open(request: Mapping[str, Any]) -> Any:
     import lance  # noqa: PLC0415 - an extra
 
     return lance.dataset(request["uri"], version=request["version"], storage_options=request["options"] or None)
 
 
-JOBS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {"build": build, "measure": measure}
+JOBS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {"build": build, "extend": extend, "measure": measure}

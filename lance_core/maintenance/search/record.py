@@ -33,7 +33,8 @@ class IndexRecord:
         recall: The last measurement: `value` (None if it cannot be measured), `settings`, `queries`, `rows`, `at`,
             `fresh_value` (of the index as it was built, if that was measured) and `note`.
         failure: The last failure, if nothing has succeeded since: `action`, `reason`, `count`, `retry_at`, `pylance`,
-            `build` (the declaration that failed) and `needs_build` (whether the index is to be built again).
+            `build` (the declaration that failed), `needs_build` (whether the index is to be built again) and `is_error`
+            (whether pylance raised an error; otherwise its process was killed, or stopped at a limit).
     """
 
     column: str
@@ -73,7 +74,7 @@ def describe_failure(earlier: Mapping[str, Any] | None, now: datetime, **failure
     Args:
         earlier: The failure that is recorded; it counts if it was of the same declaration and pylance.
         now: The time.
-        **failure: Its `action`, `reason`, `pylance`, `build` and `needs_build`.
+        **failure: Its `action`, `reason`, `pylance`, `build`, `needs_build` and `is_error`.
     """
     names = ("pylance", "build")
     is_same = earlier is not None and all(earlier[name] == failure[name] for name in names)

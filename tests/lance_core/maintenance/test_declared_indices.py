@@ -140,6 +140,7 @@ class TestBuilding:
         printed = {row["name"]: row for row in json.loads(CliRunner().invoke(cli, ["indices", uri, "--json"]).output)}
         assert printed["on_IVF_PQ"]["recall"]["queries"] == 100
 
+    @pytest.mark.variants(1)
     @pytest.mark.parametrize("stable", [False, True])
     def test_rows_that_are_added_are_covered_and_their_fragments_merged(self, tmp_path, stable):
         policy = MaintenancePolicy(indices={"v": {"kind": "IVF_PQ", "metric": "cosine"}, "t": "FTS"})
@@ -357,19 +358,19 @@ CHANGES = [set_words, set_vectors, write_columns, overwrite, delete_rows, restor
 
 
 class TestStale:
-    @pytest.mark.parametrize("stable", [False, True])
-    def test_values_that_were_set_again_are_never_found(self, tmp_path, stable):
+    @pytest.mark.variants(4)
+    @pytest.mark.parametrize("stable", [True, False])
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_values_that_were_set_again_are_never_found(self, tmp_path, change, stable):
         policy = MaintenancePolicy(indices=SEARCH)
-        for change in CHANGES:
-            uri = tmp_path / f"{change.__name__}.lance"
-            table = fill(uri, enable_stable_row_ids=stable)
-            maintain(table, policy)
-            change(table)
-            if change not in (overwrite, restore):  # full-text search of pylance needs an index
-                check_searches(table.uri)
-            assert maintain(table, policy).outcome == "done"
+        table = fill(tmp_path / "t.lance", enable_stable_row_ids=stable)
+        maintain(table, policy)
+        change(table)
+        if change not in (overwrite, restore):  # full-text search of pylance needs an index
             check_searches(table.uri)
-            assert {index.covered for index in states(table).values()} == {1.0}
+        assert maintain(table, policy).outcome == "done"
+        check_searches(table.uri)
+        assert {index.covered for index in states(table).values()} == {1.0}
 
     def test_columns_that_were_cast_or_renamed(self, tmp_path):
         table = fill(tmp_path / "t.lance")

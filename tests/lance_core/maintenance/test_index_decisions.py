@@ -102,22 +102,22 @@ def test_limits_are_numbers():
 
 
 @pytest.mark.parametrize(
-    ("entry", "rows", "table_rows", "dimensions", "expected"),
+    ("entry", "rows", "dimensions", "expected"),
     [
-        ("IVF_FLAT", 100, 100, 32, {"num_partitions": 1}),
-        ("IVF_SQ", 1_000_000, 1_000_000, 32, {"num_partitions": 245}),
-        ("IVF_RQ", 10**9, 10**9, 32, {"num_partitions": 4096}),
-        ("IVF_HNSW_SQ", 1_000_000, 1_000_000, 32, {"num_partitions": 1}),
-        ("IVF_PQ", 100, 100, 768, {"num_partitions": 1, "num_sub_vectors": 96}),
-        ("IVF_PQ", 100, 100, 100, {"num_partitions": 1, "num_sub_vectors": 10}),
-        ("IVF_PQ", 100, 100, 7, {"num_partitions": 1, "num_sub_vectors": 1}),
-        ({"kind": "IVF_FLAT", "num_partitions": 256}, 1_000, 10_000, 8, {"num_partitions": 26}),
-        ("FTS", 10, 10, 0, {}),
+        ("IVF_FLAT", 100, 32, {"num_partitions": 1}),
+        ("IVF_SQ", 1_000_000, 32, {"num_partitions": 245}),
+        ("IVF_RQ", 10**9, 32, {"num_partitions": 4096}),
+        ("IVF_HNSW_SQ", 1_000_000, 32, {"num_partitions": 1}),
+        ("IVF_PQ", 100, 768, {"num_partitions": 1, "num_sub_vectors": 96}),
+        ("IVF_PQ", 100, 100, {"num_partitions": 1, "num_sub_vectors": 10}),
+        ("IVF_PQ", 100, 7, {"num_partitions": 1, "num_sub_vectors": 1}),
+        ({"kind": "IVF_FLAT", "num_partitions": 256}, 10_000, 8, {"num_partitions": 256}),
+        ("FTS", 10, 0, {}),
     ],
 )
-def test_parameters_follow_the_rule(entry, rows, table_rows, dimensions, expected):
+def test_parameters_follow_the_rule(entry, rows, dimensions, expected):
     (declaration,) = parse_declarations({"c": entry})
-    assert declaration.choose_parameters(rows, table_rows, dimensions) == expected
+    assert declaration.choose_parameters(rows, dimensions) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,9 @@ def test_undeclared_indices_are_dropped_on_demand_and_zone_maps_stay():
     assert due({"v": "IVF_PQ"}, table, drop_undeclared=True) == [("t_idx", "drop")]
 
 
-def failed(action="build", count=1, needs_build=True):
+def failed(action="build", count=1, needs_build=True, is_error=False):
     failure = {"action": action, "reason": "x", "pylance": "14", "build": PQ.build_key, "needs_build": needs_build}
+    failure["is_error"] = is_error
     earlier = None
     for _ in range(count):
         earlier = describe_failure(earlier, NOW, **failure)
@@ -201,7 +202,9 @@ def test_what_failed_is_built_again():
     assert due({"v": "IVF_PQ"}, table(failed("extend"))) == [("v_idx", "wait")]
     later = NOW + timedelta(hours=1)
     assert due({"v": "IVF_PQ"}, table(failed("extend")), now=later) == [("v_idx", "rebuild")]
-    assert due({"v": "IVF_PQ"}, table(failed("measure"))) == [("v_idx", "rebuild")]  # at once
+    for action in ("extend", "merge", "measure"):
+        assert due({"v": "IVF_PQ"}, table(failed(action, is_error=True))) == [("v_idx", "rebuild")]  # at once
+    assert due({"v": "IVF_PQ"}, table(failed("rebuild", is_error=True))) == [("v_idx", "wait")]
     assert due({"v": "IVF_PQ"}, table(failed("measure", needs_build=False))) == [("v_idx", "extend")]
 
 
@@ -228,3 +231,17 @@ def test_records_are_read_from_the_configuration():
     known = record(PQ, failure=failed())
     config = {RECORD_PREFIX + "v_idx": known.to_json(), RECORD_PREFIX + "broken": "{", "other": "x"}
     assert read_records(config) == {"v_idx": known}
+
+
+def test_words_of_rows_that_were_set_again_are_built_again():
+    (words,) = parse_declarations({"t": "FTS"})
+    segments = [replace(segment(i, 100), version=version) for i, version in enumerate((3, 7))]
+    table = facts([100, 100, 10], [index("t_idx", "FTS", None, 2, segments)], {"t_idx": record(words, 200)})
+    for oldest, expected in (
+        (8, ("extend", set())),
+        (7, ("merge", {"segment 1"})),
+        (2, ("merge", {"segment 0", "segment 1"})),
+    ):
+        (action,) = decide((words,), replace(table, created={2: oldest}), now=NOW, pylance="14")
+        assert (action.action, set(action.replaced)) == expected
+    assert due({"t": "FTS"}, table) == [("t_idx", "extend")]  # without stable row ids a row that is set again moves
