@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 
 from lance_core.errors import LanceError
@@ -22,7 +21,6 @@ from lance_core.verbs.scan.read_fragment import count_live_each
 _SYSTEM = "__lance_"
 
 
-@cache
 def find_pylance() -> str | None:
     """The version of pylance, which builds indices of vectors and words; None if it is not installed."""
     try:

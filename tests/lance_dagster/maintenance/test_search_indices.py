@@ -1,6 +1,6 @@
 """Vector and full-text search after maintenance jobs: indices cover what they covered, and with pylance all rows."""
 
-import builtins
+import sys
 
 import dagster as dg
 import lance
@@ -62,13 +62,7 @@ def check(uri):
 
 
 def without_pylance(monkeypatch):
-    def rejected(name, *args, **kwargs):
-        if name == "lance":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    real = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", rejected)
+    monkeypatch.setitem(sys.modules, "lance", None)
 
 
 @pytest.mark.parametrize("installed", [True, False])
