@@ -209,6 +209,19 @@ class TestBuilding:
         assert lance_core.dataset(table.uri).describe_indices() == []
         check_searches(branch.uri)
 
+    @pytest.mark.slow
+    def test_tables_on_s3_are_built_and_kept(self, s3):
+        uri, options = f"s3://{s3.new_bucket()}/t.lance", s3.storage_options
+        policy = MaintenancePolicy(indices={"v": "IVF_PQ", "t": "FTS"})
+        lance_core.write_dataset(rows(0, 300), uri, storage_options=options)
+        table = lance_core.dataset(uri, storage_options=options)
+        for start in (300, 320):
+            assert maintain(table, policy).outcome == "done"
+            assert {index.covered for index in describe_index_health(table)} == {1.0}
+            lance_core.write_dataset(rows(start, 20), uri, mode="append", storage_options=options)
+        report = maintain(table, MaintenancePolicy(indices={"v": "IVF_SQ"}, index_timeout=timedelta(milliseconds=1)))
+        assert report.outcome == "partly done"
+
 
 class TestProblems:
     def test_a_build_that_is_killed_costs_its_index_alone(self, tmp_path):
