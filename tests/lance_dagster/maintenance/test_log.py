@@ -296,5 +296,5 @@ class TestOverdue:
         )
 
     def test_it_rejects_what_is_no_time(self):
-        with pytest.raises(ValueError, match='max_age must be a positive length of time such as "2d"'):
+        with pytest.raises(ValueError, match='max_age must be a positive length of time such as "1d"'):
             build_lance_overdue_checks(["t"], "never")
