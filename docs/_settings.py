@@ -46,6 +46,8 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/shared_table": "`True`: other assets write to this table as well; without it a table whose commits name "
     "another asset is rejected",
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`; false: left alone; true: maintained though external",
+    "lance/indices": "the indices of the table, by column: a kind, or a mapping with kind and parameters "
+    "([search](search.md#indices-of-assets)); in place of `indices` in `lance/maintenance` and in policies of jobs",
     "lance/column_lineage": "where each column comes from",
 }
 """Definition metadata of an asset, with the meaning of each key."""

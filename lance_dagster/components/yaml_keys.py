@@ -13,7 +13,7 @@ Values are accepted by the type of their field:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import dagster as dg
@@ -145,6 +145,8 @@ def _kinds(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) in (Union, UnionType):
         for member in get_args(annotation):
             yield from _kinds(member)
+    elif get_origin(annotation) is Mapping:
+        yield GenericAlias(dict, get_args(annotation))
     elif get_origin(annotation) in (Sequence, dict, Literal) or annotation in (*_WORDS, NoneType):
         yield annotation
     else:

@@ -361,7 +361,8 @@ def _globs(globs: str | Sequence[str]) -> tuple[str, ...]:
 def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
     """The assets of tables by the tables' URIs; assets whose tables cannot be located are left out.
 
-    If several assets share a table, an asset that writes rows takes precedence over one that owns columns.
+    If several assets share a table, an asset that writes rows takes precedence over one that owns columns; it has the
+    indices that the others declare.
     """
     refs_by_uri: dict[str, TableRef] = {}
     root = root.with_listing()
@@ -371,12 +372,13 @@ def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, Table
         except dg.DagsterInvalidDefinitionError:
             continue
         uri = _canonical(location.uri)
-        if (
-            uri not in refs_by_uri
-            or TABLE_KEY not in (ref.metadata or {})
-            or TABLE_KEY in (refs_by_uri[uri].metadata or {})
-        ):
+        other = refs_by_uri.get(uri)
+        if other is None:
             refs_by_uri[uri] = ref
+        elif TABLE_KEY not in (ref.metadata or {}) or TABLE_KEY in (other.metadata or {}):
+            refs_by_uri[uri] = ref.with_indices_of(other)
+        else:
+            refs_by_uri[uri] = other.with_indices_of(ref)
     return refs_by_uri
 
 

@@ -1,7 +1,8 @@
 """`LanceMaintenancePolicy`: the steps of maintenance, and the thresholds from which a table needs it.
 
 The policy of a job is changed for one asset by its metadata `lance/maintenance`: a mapping of fields of the policy, a
-whole policy, or False, with which the table is not maintained. Then the configuration of a run changes it for the run.
+whole policy, or False, with which the table is not maintained. Its metadata `lance/indices` stand in place of the
+`indices` of all these. Then the configuration of a run changes the policy for the run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import dagster as dg
 
 from lance_dagster.tables.arguments import field_with_description
 from lance_dagster.tables.names import near_name, plain_metadata
-from lance_dagster.tables.refs import MAINTENANCE_KEY
+from lance_dagster.tables.refs import INDICES_KEY, MAINTENANCE_KEY
 
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenancePolicy
@@ -223,13 +224,22 @@ def policy_of(
 
     Args:
         policy: The policy of the job.
-        metadata: The asset's definition metadata; `lance/maintenance` is used.
+        metadata: The asset's definition metadata; `lance/maintenance` and `lance/indices` are used.
         label: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: The entry is neither a policy, a mapping of its fields, True nor False.
+        DagsterInvalidDefinitionError: `lance/maintenance` is neither a policy, a mapping of its fields, True nor False,
+            or `lance/indices` declares no indices that are possible.
     """
     value: Any = plain_metadata((metadata or {}).get(MAINTENANCE_KEY))
+    indices: Any = plain_metadata((metadata or {}).get(INDICES_KEY))
+    if indices is not None:
+        where = f"{label}: metadata {INDICES_KEY}"
+        policy = policy.changed({"indices": indices}, where=where)
+        if isinstance(value, LanceMaintenancePolicy):
+            value = value.changed({"indices": indices}, where=where)
+        elif isinstance(value, Mapping):
+            value = {**value, "indices": indices}
     if value is None or value is True:
         return policy
     if value is False:
@@ -245,10 +255,16 @@ def policy_of(
 
 
 def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
-    """The metadata `lance/maintenance` of an asset as JSON, for runs without its definition; None if it has none."""
+    """The metadata `lance/maintenance` of an asset as JSON, for runs without its definition; None if it has none.
+
+    `lance/indices` are their `indices`.
+    """
     value: Any = plain_metadata((metadata or {}).get(MAINTENANCE_KEY))
+    indices: Any = plain_metadata((metadata or {}).get(INDICES_KEY))
     if isinstance(value, LanceMaintenancePolicy):
         value = asdict(value)
+    if indices is not None and value is not False:
+        value = {**(value if isinstance(value, Mapping) else {}), "indices": indices}
     return None if value is None else json.dumps(value, default=_to_json, sort_keys=True)
 
 

@@ -7,7 +7,7 @@ observations cost more than the survey of the tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -15,7 +15,15 @@ from lance_dagster._context.runs import MAINTAINED
 from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
+if TYPE_CHECKING:
+    from lance_core.maintenance import MaintenanceReport
+
 _SECONDS: Final = "lance/seconds"
+PUT_OFF: Final = "lance/put_off"
+"""Why work on a table was put off."""
+
+INDEX_WORK: Final = "index_work"
+"""The entry of a summary with the work on declared indices, by table."""
 
 
 def summary_of(surveyed: JobSurvey, tables: Sequence[TableWork]) -> dict[str, Any]:
@@ -47,7 +55,16 @@ def summary_of(surveyed: JobSurvey, tables: Sequence[TableWork]) -> dict[str, An
         "left_alone": surveyed.left_alone,
         "failed": reasons("failed"),
         "put_off": reasons("put off"),
+        INDEX_WORK: {report.plan.table: _describe_work(report) for report in reports if report.indices},
     }
+
+
+def _describe_work(report: MaintenanceReport) -> list[str]:
+    """What was done to the declared indices of a table, or in a dry run would be, in words."""
+    return [
+        f"{work['action']} {work['index']}{' failed' if 'error' in work else ''}: {work.get('error', work['reason'])}"
+        for work in report.indices
+    ]
 
 
 def observation_of(work: TableWork) -> dg.AssetObservation:
@@ -65,14 +82,19 @@ def observation_of(work: TableWork) -> dg.AssetObservation:
         entries[BRANCH_TAG] = plan.branch
     entries |= {f"lance/{name}": number for name, number in report.done.items()}
     entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": report.lost, _SECONDS: report.seconds}
-    if plan.problems:
-        entries["lance/problems"] = "; ".join(plan.problems)
-    if report.deferred:
-        entries["lance/put_off"] = report.deferred
-    if report.expired_rows_in:
-        entries["lance/expired_rows_in"] = report.expired_rows_in
-    if work.expired_partitions:
-        entries["lance/expired_partitions"] = dg.MetadataValue.json(dict(work.expired_partitions))
+    measured = {} if after is None else {name: dict(recall) for name, recall in after.recall.items() if recall}
+    optional_entries = {
+        "lance/problems": "; ".join(plan.problems),
+        PUT_OFF: report.deferred,
+        "lance/index_problems": "; ".join(report.index_problems),
+        "lance/index_work": [dict(each) for each in report.indices],
+        "lance/index_measurements": measured,
+        "lance/expired_rows_in": report.expired_rows_in,
+        "lance/expired_partitions": dict(work.expired_partitions),
+    }
+    for key, value in optional_entries.items():
+        if value:
+            entries[key] = value if isinstance(value, str) else dg.MetadataValue.json(value)
     owner = next(iter(work.owners), work.asset)
     if owner != work.asset:
         entries[MAINTAINED] = work.asset

@@ -1,7 +1,6 @@
 """The ops of a maintenance job; the head of `job` shows their order."""
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -12,9 +11,9 @@ from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 from lance_dagster.maintenance.expired_partitions import find_expired_partitions, observe_expired_partitions
-from lance_dagster.maintenance.observations import observation_of, repeats_last_observation, summary_of
+from lance_dagster.maintenance.observations import INDEX_WORK, observation_of, repeats_last_observation, summary_of
 from lance_dagster.maintenance.run_config import MaintenanceConfig
-from lance_dagster.maintenance.targets import choose_targets, in_order_of_run, survey_target, versions_in_use
+from lance_dagster.maintenance.targets import AssetLog, choose_targets, in_order_of_run, survey_target, versions_in_use
 from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.location import below_root
@@ -31,14 +30,6 @@ Engine = Literal["process", "spark"]
 PAYLOADS = "lance_maintenance_payloads"
 _RETRIES = 2
 EXECUTOR_TAG = "lance/rewrite"
-
-
-class _AssetLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of a run, in which messages of the core about a table name its asset."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Say that the name at the start of the message is that of an asset."""
-        return f"asset {msg}", kwargs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +110,14 @@ class MaintenanceOps:
             self.log_root(context)  # a run that could not write its log changes nothing
             surveyed, root, due = JobSurvey(policy=changed), self.root(context), []
             targets = choose_targets(context, root, self.refs, self.lake, config.tables, log=context.log)
+            is_shared = self.lake is not None or len(self.refs) > 1
             for target in in_order_of_run(context, targets):
-                work = survey_target(context, root, target, self.policy, self.lake, config.overrides())
+                work = survey_target(
+                    context, root, target, self.policy, self.lake, config.overrides(), is_shared=is_shared
+                )
                 if isinstance(work, str):
                     (surveyed.absent if work == "absent" else surveyed.left_alone).append(target.ref.name)
-                elif work.report.error is None and not work.report.plan.is_due:
+                elif work.report.error is None and not work.is_due:
                     _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
                 else:
                     due.append(work)
@@ -228,7 +222,7 @@ class MaintenanceOps:
             from lance_core.maintenance.routine.steps import StepContext  # noqa: PLC0415 - code locations load without it
             from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
 
-            log = _AssetLog(context.log)
+            log = AssetLog(context.log)
 
             def commit_properties(step: str, dataset: Any) -> dict[str, str]:
                 run = {RUN_ID: context.run_id, JOB_NAME: context.job_name, MAINTENANCE: "true"}
@@ -317,7 +311,10 @@ class MaintenanceOps:
             except Exception as error:  # reported below, with the tables that failed
                 context.log.exception("the log of maintenance could not be written")
                 failed["the log of maintenance"] = f"append: {type(error).__name__}: {error}"
-            counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
+            by_outcome = {kind: names for kind, names in summary.items() if names and kind != INDEX_WORK}
+            counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in by_outcome.items())
+            for asset, index_work in summary[INDEX_WORK].items():
+                context.log.info("asset %s: indices: %s", asset, "; ".join(index_work))
             if failed:
                 named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
                 raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (tables by outcome: {counts})")

@@ -26,6 +26,7 @@ from lance_dagster._context.runs import find_observations, is_silent
 from lance_dagster.health.lake import Lake, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
+from lance_dagster.maintenance.observations import PUT_OFF
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
 from lance_dagster.maintenance.targets import MaintenanceTarget, choose_targets, is_left_alone, policy_of_target
@@ -45,7 +46,7 @@ _LEFT: Final = frozenset({"put off", "partly done", "skipped"})
 """The outcomes that a run reports for tables that it did not finish."""
 _WORK: Final = frozenset({"done", "partly done"})
 _Need = tuple[int, str, list[str]]
-"""The version of a table that needs maintenance, its identity, and the reasons."""
+"""The version of a table that needs maintenance, its identity with the work due on indices, and the reasons."""
 
 
 @dataclass(slots=True)
@@ -117,7 +118,8 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     """Make a sensor that runs a maintenance job for the tables that need it, with at most one run per tick.
 
     A table needs maintenance if it has too many small fragments, too large a share of deleted rows, or too many
-    versions since its last maintenance; the policy has the thresholds. A tick reads only the newest manifest of each
+    versions since its last maintenance, for which the policy has the thresholds, or if a declared index is missing, is
+    to be built again, or does not cover all rows. A tick reads only the newest manifest of each
     table, and the history of a table that is due and has no asset here, because its owner may have excluded it. A table
     waits while an open run of the job works on it, and while it has no new version since its last successful
     maintenance. A table that a run did not finish is requested again.
@@ -276,23 +278,31 @@ class _Tick:
         self, target: MaintenanceTarget, policy: LanceMaintenancePolicy, is_excluded: Callable[..., bool]
     ) -> _Need | None:
         """Why a table needs maintenance; None if it needs none."""
+        from lance_core.maintenance.routine.declared import survey_declared  # noqa: PLC0415 - heavy imports
         from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
         state, branch = self.states.get(target.ref.name, _TableRequest()), self.root.branch_of_job(self.context)
-        if target.table is not None and branch is None and _is_requested(state, target.table.latest):
+        # Indices can be due at a version that was maintained: another declaration, or the end of a wait.
+        is_idle = policy.indices is None or state.request is not None
+        if is_idle and target.table is not None and branch is None and _is_requested(state, target.table.latest):
             return None
         dataset = target.open(self.root, branch)
-        if dataset is None or _is_requested(state, dataset.version):
+        if dataset is None or (is_idle and _is_requested(state, dataset.version)):
             return None
         core_policy = policy.to_core()
+        declared = survey_declared(dataset.snapshot, core_policy)
+        actions = [] if declared is None else declared.due
         health = measure(dataset, core_policy, count_versions=False)
         since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
-        problems = health.problems(core_policy, versions=since, indices=False)
+        problems = []
+        if not _is_requested(state, dataset.version):
+            problems = health.problems(core_policy, versions=since, indices=False)
+        problems += [f"{action.action} index {action.name!r}: {action.reason}" for action in actions]
         if state.failures or state.left:
             problems.append("the last run did not finish the table")
         if not problems or (not target.is_defined and is_excluded(self.context, dataset, target)):
             return None
-        return health.version, dataset.identity, problems
+        return health.version, dataset.identity + "".join(f" {each.name} {each.action}" for each in actions), problems
 
     def log(self, due: Mapping[str, _Need], silent: Sequence[OpenRun]) -> None:
         """Log why tables are due, and for which open runs they do not wait."""
@@ -352,11 +362,13 @@ def _format_cursor(states: dict[str, _TableRequest]) -> str:
 def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     """The outcomes that a run reported in observations, by table."""
     observed = find_observations(instance, run_id)
-    return {
-        name: str(observation.metadata[MAINTENANCE_KEY].value)
-        for name, observation in observed.items()
-        if MAINTENANCE_KEY in observation.metadata
-    }
+    kinds = {}
+    for name, observation in observed.items():
+        if MAINTENANCE_KEY in observation.metadata:
+            kind = str(observation.metadata[MAINTENANCE_KEY].value)
+            # A table that has only problems with declared indices is finished: they are due again after their wait.
+            kinds[name] = "done" if kind == "partly done" and PUT_OFF not in observation.metadata else kind
+    return kinds
 
 
 def _is_requested(state: _TableRequest, version: int | None) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from hashlib import sha256
 from logging import Logger
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,6 +23,7 @@ from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_core.maintenance import MaintenancePolicy, MaintenanceReport
 
 ORDER_TAG: Final = "lance/order"
 """Tag of a run with the value from which the order of its tables is drawn."""
@@ -30,6 +32,14 @@ _FOREIGN: Final = (
     "it is an external or observable asset, which others write; to maintain it all the same, set its metadata "
     "lance/maintenance to True or a policy"
 )
+
+
+class AssetLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of a run, in which messages of the core about a table name its asset."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Say that the name at the start of the message is that of an asset."""
+        return f"asset {msg}", kwargs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +168,8 @@ def _each_table_once(
     for same in by_uri.values():
         first, *other_targets = sorted(same, key=rank)
         table = next((target.table for target in same if target.table is not None), None)
-        once.append(replace(first, table=table, other_assets=tuple(other.ref.name for other in other_targets)))
+        ref = reduce(TableRef.with_indices_of, (other.ref for other in other_targets), first.ref)
+        once.append(replace(first, ref=ref, table=table, other_assets=tuple(other.ref.name for other in other_targets)))
     return once
 
 
@@ -169,6 +180,8 @@ def survey_target(
     policy: LanceMaintenancePolicy,
     lake: Lake | None,
     overrides: Mapping[str, Any],
+    *,
+    is_shared: bool = False,
 ) -> TableWork | Literal["absent", "left alone"]:
     """The survey of a table; "absent" if the table does not exist, "left alone" if it is excluded.
 
@@ -179,6 +192,8 @@ def survey_target(
         policy: The policy of the job.
         lake: The root whose tables the job lists.
         overrides: The fields of the policy that the configuration of the run changes.
+        is_shared: Whether the policy of the job is for several tables: a table without a column that it declares an
+            index on, as its own metadata and policy do not, does not get that index.
     """
     from lance_core.maintenance import MaintenancePlan, MaintenanceReport  # noqa: PLC0415 - code locations load without it
     from lance_core.maintenance.routine import survey as surveys  # noqa: PLC0415 - code locations load without it
@@ -195,6 +210,7 @@ def survey_target(
         if dataset is None:
             context.log.info("%s: skipped, there is no %s", label, _place(target.uri(root), branch))
             return "absent"
+        fit = partial(_fit_declarations, dataset=dataset, lake=lake, is_shared=is_shared)
         survey = partial(
             surveys.survey_table,
             dataset,
@@ -202,7 +218,7 @@ def survey_target(
             max_unindexed_fragments=root.max_unindexed_fragments,
             versions=None if target.table is None or branch is not None else target.table.versions,
         )
-        report = survey(core_policy, partition_columns=columns)
+        report = survey(fit(core_policy, target), partition_columns=columns)
         work = TableWork(report=report, is_asset=target.is_asset, is_defined=target.is_defined)
         if target.is_defined:
             work = replace(work, owners=[target.ref.name], maintenance_metadata=recorded_metadata(target.ref.metadata))
@@ -213,7 +229,7 @@ def survey_target(
                 table_policy = policy_of_target(context, recorded_target, policy, lake, log=context.log)
                 if table_policy is None:
                     return "left alone"
-                report = survey(changed(table_policy, overrides).to_core())
+                report = survey(fit(changed(table_policy, overrides).to_core(), recorded_target))
             work = replace(work, owners=owners, maintenance_metadata=recorded)
         named_assets = _named_by_table(dataset) if report.plan.cleanup_due else ()
         work = replace(work, other_assets=[*target.other_assets, *named_assets])
@@ -222,16 +238,44 @@ def survey_target(
         context.log.exception("%s cannot be read", label)
         plan = MaintenancePlan(table=target.ref.name, uri=target.uri(root), policy=core_policy)
         return TableWork(report=MaintenanceReport(plan=plan).failed("plan", error))
+    if report.plan.problems or target.table is None:
+        context.log.info("%s: version %d, %s", label, dataset.version, "; ".join(report.plan.problems) or "healthy")
+    work = replace(work, report=report)
+    report = report if work.is_due else _count_indices_left(report, AssetLog(context.log))
+    return replace(work, report=replace(report, seconds=time.monotonic() - started))
+
+
+def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> MaintenanceReport:
+    """The report of a table on which the run does no work, with the indices that only pylance can build or extend."""
+    from lance_core.maintenance.routine.declared import check_indices  # noqa: PLC0415 - code locations load without it
+
     plan = report.plan
-    if plan.problems or target.table is None:
-        context.log.info("%s: version %d, %s", label, dataset.version, "; ".join(plan.problems) or "healthy")
-    if plan.indices_left and not plan.is_due:
-        context.log.warning(
+    if plan.indices_left:
+        log.warning(
             "%s: the indices %s do not cover all rows, and only pylance can extend them: pip install "
-            "'lance-dagster[search]'", label, ", ".join(plan.indices_left)
+            "'lance-dagster[search]'", plan.table, ", ".join(plan.indices_left)
         )  # fmt: skip
         report = report.plus(indices_not_refreshed=len(plan.indices_left))
-    return replace(work, report=replace(report, seconds=time.monotonic() - started))
+    return report if plan.policy.dry_run else check_indices(report, plan.indices_missing, log)
+
+
+def _fit_declarations(
+    policy: MaintenancePolicy,
+    target: MaintenanceTarget,
+    *,
+    dataset: lance_core.LanceDataset,
+    lake: Lake | None,
+    is_shared: bool,
+) -> MaintenancePolicy:
+    """The policy without indices on columns that the table lacks, unless its own metadata or policy declares them."""
+    from lance_core.maintenance.routine.declared import without_missing_columns  # noqa: PLC0415 - heavy imports
+
+    asset_policy = policy_of(LanceMaintenancePolicy(), target.ref.metadata, label=_where(target))
+    policies = {} if lake is None else lake.policies
+    by_path = [policies.get(name) for name in (target.table.names if target.table is not None else ())]
+    is_own = any(isinstance(changes, Mapping) and "indices" in changes for changes in by_path)
+    is_own = is_own or (asset_policy is not None and asset_policy.indices is not None)
+    return policy if is_own or not is_shared else without_missing_columns(dataset.snapshot, policy)
 
 
 def _place(uri: str, branch: str | None) -> str:

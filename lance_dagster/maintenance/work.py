@@ -41,6 +41,13 @@ class TableWork:
         """The key of the asset by which the run knows the table."""
         return self.report.plan.table
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to do; with `require_search` also where an index that is due cannot be built."""
+        report, plan = self.report, self.report.plan
+        must_fail = plan.policy.require_search and not plan.policy.dry_run
+        return plan.is_due or (must_fail and bool(plan.indices_missing or report.index_problems))
+
     def owner_properties(self) -> dict[str, str]:
         """The transaction properties that name the owners of the table; empty if they are unknown."""
         if not self.owners:

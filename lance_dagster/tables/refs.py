@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MAINTENANCE_KEY: Final = "lance/maintenance"
 """The entry of an asset's metadata that says whether, and by which policy, its table is maintained."""
 
+INDICES_KEY: Final = "lance/indices"
+"""The entry of an asset's metadata that declares the indices of its table, in place of those of any policy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRef:
@@ -74,6 +77,18 @@ class TableRef:
         elif self.metadata is not None:
             metadata = {**(metadata or {}), **self.metadata}
         return replace(self, metadata=metadata, partitions_def=self.partitions_def or partitions_def)
+
+    def with_indices_of(self, other: TableRef) -> TableRef:
+        """This reference, whose asset shares its table with another one, with the indices that the other declares.
+
+        Args:
+            other: The other asset; of a column for which both declare an index, this one's declaration counts.
+        """
+        mine, more = (plain_metadata((ref.metadata or {}).get(INDICES_KEY)) for ref in (self, other))
+        if self.metadata is None or other.key == self.key or not isinstance(more, Mapping):
+            return self
+        joined = {**more, **(mine if isinstance(mine, Mapping) else {})}
+        return replace(self, metadata={**self.metadata, INDICES_KEY: joined})
 
 
 TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]

@@ -5,17 +5,20 @@ lance/small_fragments       ... with fewer rows than the target
 lance/deleted_fraction      rows that are deleted and still in the files, of all rows in the files
 lance/versions_total        versions that were not cleaned up
 lance/index_unindexed_fraction   share of the rows that the index with the least coverage does not cover
+lance/index_unindexed_fraction/<name>   ... that a declared index does not cover
+lance/index_recall/<name>   last measured recall of a declared index
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lance_core.commit.versions import existing_versions
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
+from lance_core.maintenance.search.record import read_records
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each, with_all_row_counts
@@ -41,6 +44,7 @@ class TableHealth:
         versions: The number of versions of the branch; 0 if they were not counted.
         unindexed: For each index, the share of the live rows that it does not cover.
         oldest: The two oldest versions, or as many as there are; none if versions were not counted.
+        recall: For each declared index of the version its last measurement; empty if it was never measured.
     """
 
     version: int
@@ -53,6 +57,7 @@ class TableHealth:
     unindexed: Mapping[str, float] = field(default_factory=dict)
     oldest: Sequence[int] = ()
     mergeable_fragments: int = 0
+    recall: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def deleted_fraction(self) -> float:
@@ -79,6 +84,9 @@ class TableHealth:
             "lance/versions_total": self.versions,
             "lance/index_unindexed_fraction": self.unindexed_fraction,
         }
+        for name, measured in self.recall.items():
+            optional_metadata[f"lance/index_unindexed_fraction/{name}"] = self.unindexed[name]
+            optional_metadata[f"lance/index_recall/{name}"] = measured.get("value")
         return {key: value for key, value in optional_metadata.items() if value is not None}
 
     def problems(self, policy: MaintenancePolicy, *, versions: int | None = None, indices: bool = True) -> list[str]:
@@ -131,6 +139,7 @@ def measure(
     if versions is None:
         versions = existing_versions(snapshot.store) if count_versions else []
     tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
+    unindexed, records = _measure_indices(dataset, rows), read_records(snapshot.manifest.config)
     return TableHealth(
         version=dataset.version,
         fragments=len(fragments),
@@ -141,7 +150,8 @@ def measure(
         bytes=dataset.total_bytes,
         versions=len(versions),
         oldest=tuple(versions[:2]),
-        unindexed=_measure_indices(dataset, rows),
+        unindexed=unindexed,
+        recall={name: record.recall or {} for name, record in records.items() if name in unindexed},
     )
 
 

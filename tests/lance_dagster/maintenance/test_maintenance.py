@@ -194,6 +194,7 @@ class TestManyTables:
             "left_alone": [],
             "failed": {},
             "put_off": {},
+            "index_work": {},
         }
 
     def test_only_some(self, lake):

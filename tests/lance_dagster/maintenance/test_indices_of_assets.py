@@ -1,0 +1,258 @@
+"""Indices that assets, jobs and folders declare: built and measured by jobs, noticed by sensors, rejected when wrong."""
+
+import dagster as dg
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.maintenance import describe_index_health
+from lance_dagster import (
+    LanceMaintenancePolicy,
+    build_maintenance_job,
+    build_maintenance_sensor,
+    stamp_lance_metadata,
+)
+from lance_dagster.components import LanceLakehouseComponent
+from tests.lance_dagster.lake import QUIET
+
+DECLARED = {"embedding": {"kind": "IVF_FLAT", "metric": "cosine", "min_recall": 0.9}, "body": "FTS", "id": "BTREE"}
+KEPT = LanceMaintenancePolicy(cleanup_older_than=None)
+
+
+def notes(start=0, count=300):
+    vectors = np.random.default_rng(start).random((count, 16), np.float32)
+    return pa.table({
+        "id": range(start, start + count),
+        "body": [f"note{i} about topic{i % 9}" for i in range(start, start + count)],
+        "embedding": pa.FixedSizeListArray.from_arrays(vectors.ravel(), 16),
+    })  # fmt: skip
+
+
+def declaring(indices=DECLARED, name="docs", **metadata):
+    @dg.asset(name=name, metadata={"lance/indices": indices, "lance/write_mode": "append", **metadata})
+    def table() -> pa.Table:
+        return notes()
+
+    return table
+
+
+docs = declaring()
+
+
+def run(lake, job, config=None, **options):
+    """Run a job with the assets, and return its result."""
+    options = {"raise_on_error": False, **options}
+    defs = dg.Definitions(assets=[docs], jobs=[job], resources={"io_manager": lake.manager()})
+    resolved = defs.resolve_job_def(job.name)
+    return resolved.execute_in_process(instance=lake.instance, run_config={**QUIET, **(config or {})}, **options)
+
+
+def observed(result):
+    (event,) = result.get_asset_observation_events()
+    metadata = event.asset_observation_data.asset_observation.metadata
+    return {key: entry.value for key, entry in metadata.items()}
+
+
+def state(lake, name="docs"):
+    indices = describe_index_health(lake.table(name))
+    return {index.name: (index.declared, index.kind, round(index.covered, 3)) for index in indices}
+
+
+BUILT = {
+    "body_idx": (True, "FTS", 1.0),
+    "embedding_idx": (True, "IVF_FLAT", 1.0),
+    "id_idx": (True, "BTREE", 1.0),
+}
+
+
+def test_a_job_builds_what_an_asset_declares_and_plots_its_recall(lake):
+    lake.run(docs)
+    job = build_maintenance_job([docs], KEPT)
+    dry = run(lake, job, {"ops": {"plan": {"config": {"dry_run": True}}}})
+    assert [work["action"] for work in observed(dry)["lance/index_work"]] == ["build"] * 3
+    assert dry.output_for_node("summarize")["index_work"]["docs"][1] == "build body_idx: there is none for 300 rows"
+    assert state(lake) == {}
+    result = run(lake, job)
+    assert state(lake) == BUILT
+    assert (
+        "measure embedding_idx: its recall was never measured"
+        in result.output_for_node("summarize")["index_work"]["docs"]
+    )
+    entries = observed(result)
+    assert entries["lance/index_recall/embedding_idx"] >= 0.9
+    assert entries["lance/index_recall/body_idx"] == 1.0
+    assert entries["lance/index_unindexed_fraction/embedding_idx"] == 0.0
+    measured = entries["lance/index_measurements"]["embedding_idx"]
+    assert (measured["rows"], measured["settings"]["k"], measured["queries"]) == (300, 10, 100)
+    assert measured["at"].startswith("20")
+    assert lance.dataset(lake.uri("docs")).to_table(columns=["id"], full_text_query="note42")["id"].to_pylist() == [42]
+    version = lake.table("docs").version
+    healthy = run(lake, job)
+    assert (observed(healthy)["lance/maintenance"], lake.table("docs").version) == ("healthy", version)
+    assert observed(healthy)["lance/index_recall/embedding_idx"] == entries["lance/index_recall/embedding_idx"]
+
+
+def test_the_declaration_of_an_asset_is_in_place_of_those_of_policies(lake):
+    lake.run(docs)
+    own = declaring({"id": "BITMAP"}, **{"lance/maintenance": {"indices": {"body": "FTS"}, "drop_undeclared": True}})
+    assert run(lake, build_maintenance_job([own], LanceMaintenancePolicy(indices={"id": "BTREE"}))).success
+    assert state(lake) == {"id_idx": (True, "BITMAP", 1.0)}
+    whole = declaring({"id": "BTREE"}, **{"lance/maintenance": LanceMaintenancePolicy(indices={"body": "FTS"})})
+    assert run(lake, build_maintenance_job([whole])).success
+    assert state(lake) == {"id_idx": (True, "BTREE", 1.0)}
+
+
+def test_a_job_that_does_not_know_the_asset_goes_by_what_its_commits_recorded(lake):
+    lake.run(declaring({"id": "BTREE"}))
+    job = build_maintenance_job(root=True, policy=LanceMaintenancePolicy(max_versions=1, retain_versions=1))
+    defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
+    for _ in range(2):
+        lake.run(declaring({"id": "BTREE"}))  # small fragments, for which the history is read
+    assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+    assert state(lake) == {"id_idx": (True, "BTREE", 1.0)}
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_assets_that_share_a_table_declare_together(lake, monkeypatch, is_listed):
+    rows = declaring({"id": "BTREE"}, name="rows")
+
+    @dg.asset(
+        ins={"rows": dg.AssetIn(metadata={"columns": ["id"]})},
+        metadata={"lance/write_mode": "columns", "lance/table": "rows", "lance/key": "id",
+                  "lance/indices": {"id": "BITMAP", "label": "FTS"}},
+    )  # fmt: skip
+    def labels(rows: pa.Table) -> pa.Table:
+        return rows.append_column("label", pa.array([f"label{i}" for i in rows["id"].to_pylist()]))
+
+    assets = [labels, rows]
+    lake.run(*assets)
+    job = build_maintenance_job(() if is_listed else assets, root=is_listed or None)
+    defs = dg.Definitions(assets=assets, jobs=[job], resources={"io_manager": lake.manager()})
+    if is_listed:  # a run in the process of a test does not know its code location
+        monkeypatch.setattr(dg.OpExecutionContext, "repository_def", defs.get_repository_def())
+    assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+    assert state(lake, "rows") == {"id_idx": (True, "BTREE", 1.0), "label_idx": (True, "FTS", 1.0)}
+
+
+def test_the_yaml_of_a_lakehouse_declares_indices(lake):
+    text = f"""
+        root_uri: {lake.root}
+        maintenance: {{indices: {{id: BTREE}}, index_memory: 4GB, index_timeout: 2h}}
+        all_tables: true
+        policies: {{a: {{indices: {{id: BITMAP}}}}}}
+        tables: [{{key: b/notes, maintenance: {{indices: {{body: {{kind: BTREE}}}}}}}}]
+    """
+    for folder in "abc":
+        lance.write_dataset(notes(), f"{lake.root}/{folder}/notes.lance")
+    defs = LanceLakehouseComponent.resolve_from_yaml(text).build_defs(None)
+    job = defs.resolve_job_def("lance_maintenance")
+    assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
+    built = {folder: lance_core.dataset(f"{lake.root}/{folder}/notes.lance").describe_indices() for folder in "abc"}
+    assert {folder: [(each.name, each.index_type) for each in indices] for folder, indices in built.items()} == {
+        "a": [("id_idx", "Bitmap")],
+        "b": [("body_idx", "BTree")],
+        "c": [("id_idx", "BTree")],
+    }
+
+
+def test_a_policy_of_several_tables_passes_over_those_without_the_column(lake):
+    lance.write_dataset(notes(), f"{lake.root}/a/notes.lance")
+    lance.write_dataset(pa.table({"n": [1, 2]}), f"{lake.root}/a/numbers.lance")
+    lance.write_dataset(pa.table({"n": [1, 2]}), f"{lake.root}/b/numbers.lance")
+    folder = {"a": {"indices": {"id": "BTREE"}}, "b/numbers": {"indices": {"id": "BTREE"}}}
+    summary = run(lake, build_maintenance_job(root=True, policies=folder)).output_for_node("summarize")
+    assert summary["done"] == ["a/notes"]
+    assert summary["healthy"] == ["a/numbers"]
+    assert summary["partly_done"] == {"b/numbers": "index 'id_idx': there is no column 'id'"}
+
+
+def test_a_failed_index_leaves_the_run_green_unless_search_is_required(lake):
+    lance.write_dataset(notes(), lake.uri("plain"))
+    for required in (False, True):
+        policy = LanceMaintenancePolicy(
+            indices={"missing": "FTS", "id": "BTREE"}, require_search=required, cleanup_older_than=None
+        )
+        job = build_maintenance_job(["plain"], policy)
+        for _ in range(2):  # with work to do, and without
+            result = run(lake, job)
+            assert result.success is not required
+            if not required:
+                assert observed(result)["lance/maintenance"] == "partly done"
+                assert observed(result)["lance/index_problems"] == "index 'missing_idx': there is no column 'missing'"
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ({"body": "FTX"}, "there is no kind 'FTX'"),
+        ({"embedding": {"kind": "IVF_FLAT", "metrik": "l2"}}, "has no field 'metrik'; is 'metric' meant"),
+        ({"embedding": {"kind": "IVF_PQ", "metric": "hamming"}}, "hamming"),
+        ({"body": {"kind": "FTS", "min_recall": 2}}, "min_recall must be"),
+        (["body"], "must be a mapping"),
+    ],
+)
+def test_wrong_declarations_are_rejected_when_the_code_location_loads(lake, indices, message):
+    asset = declaring(indices)
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=f"asset docs: metadata lance/indices: .*{message}"):
+        build_maintenance_job([asset])
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=message):
+        stamp_lance_metadata(dg.Definitions(assets=[asset], resources={"io_manager": lake.manager()}))
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=message):
+        build_maintenance_job(root=True, policies={"a": {"indices": indices}})
+    with pytest.raises(ValueError, match=message):
+        LanceMaintenancePolicy(indices=indices)
+
+
+class TestSensor:
+    @pytest.fixture
+    def tick(self, lake):
+        """Evaluate the sensor of a job, run what it requests, and return why it requested a run."""
+        held, keys = {}, set()
+
+        def evaluate(policy=KEPT, asset=docs):
+            job = build_maintenance_job([asset], policy)
+            sensor, resources = build_maintenance_sensor(job, [asset], policy), {"io_manager": lake.manager()}
+            with dg.build_sensor_context(instance=lake.instance, cursor=held.get("c"), resources=resources) as context:
+                result = sensor(context)
+            if isinstance(result, dg.SkipReason):
+                return False
+            held["c"] = result.cursor
+            for request in result.run_requests or ():
+                assert request.run_key not in keys  # Dagster makes one run of a key
+                keys.add(request.run_key)
+                assert run(lake, job, dict(request.run_config), tags=request.tags).success
+            return bool(result.run_requests)
+
+        return evaluate
+
+    def test_a_missing_index_is_a_reason_to_run_and_so_are_rows_that_it_misses(self, lake, tick):
+        lake.run(docs)
+        assert tick()
+        assert state(lake) == BUILT
+        assert not tick()
+        lance.write_dataset(notes(300, 20), lake.uri("docs"), mode="append")
+        assert tick()
+        assert state(lake) == BUILT
+        assert not tick()
+        assert not tick()
+
+    def test_another_declaration_is_one_at_the_same_version(self, lake, tick):
+        lake.run(docs)
+        plain = declaring({"id": "BTREE"})
+        assert tick(asset=plain)
+        version = lake.table("docs").version
+        assert not tick(asset=plain)
+        assert tick(asset=declaring({"id": "BITMAP"}))
+        assert state(lake) == {"id_idx": (True, "BITMAP", 1.0)}
+        assert lake.table("docs").version > version
+
+    def test_an_index_that_cannot_be_built_waits(self, lake, tick):
+        lake.run(docs)
+        policy = LanceMaintenancePolicy(index_memory=1000, cleanup_older_than=None)
+        assert tick(policy)
+        (failed,) = (index for index in describe_index_health(lake.table("docs")) if index.name == "embedding_idx")
+        assert failed.failure["count"] == 1
+        assert not tick(policy)
+        assert not tick(policy)
