@@ -16,7 +16,7 @@ import pyspark_lance
 
 NAMES = {
     lance_core: [
-        "AttemptProperties", "BatchUDF", "Between", "Blob", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "Commit", "CommitResult", "ComputePlan", "ComputeProgress", "ComputeResult", "ComputeTask", "ComputedTask", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "Equals",
+        "AttemptProperties", "BatchUDF", "Between", "Blob", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "Commit", "CommitResult", "ComputePlan", "ComputeProgress", "ComputeResult", "ComputeTask", "ComputedTask", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "DueRows", "Equals",
         "FieldStatistics", "FileCopy", "FileOptions", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "Watermark", "WatermarkMove", "WriteResult", "WriteAttempt", "WrittenColumns", "batch_udf", "blob_array", "blob_field",
         "bytes_read_counter", "canonical_uri", "check_names", "commit_fragments", "computed_schema", "commit_transaction", "dataset", "delete_uncommitted_files", "describe_replaced_rows", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "matching", "retrying", "schema_to_json", "write_dataset",
@@ -24,9 +24,9 @@ NAMES = {
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
-        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
-        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
-        "removed_commits", "select",
+        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexCoverage", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
+        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "cover_rows", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
+        "reject_without_search", "removed_commits", "select",
         "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "parse_declarations", "pool_rewriter", "run_here",
     ],
     lance_core.optimize: [

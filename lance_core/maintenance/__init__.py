@@ -31,6 +31,7 @@ from lance_core.maintenance.routine.maintain import maintain, maintain_lake
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, MaintenanceStep, Rewriter
 from lance_core.maintenance.routine.steps import pool_rewriter, run_here
+from lance_core.maintenance.search.cover import IndexCoverage, cover_rows, reject_without_search
 from lance_core.maintenance.search.declaration import IndexDeclaration, parse_declarations
 from lance_core.maintenance.search.overview import IndexHealth, describe_index_health
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
@@ -52,6 +53,7 @@ __all__ = [
     "ExpectedVersions",
     "FoundTable",
     "HoldingVersion",
+    "IndexCoverage",
     "IndexDeclaration",
     "IndexHealth",
     "MaintenanceBudget",
@@ -71,6 +73,7 @@ __all__ = [
     "columns_without_zone_map",
     "commit_what_fits",
     "compact",
+    "cover_rows",
     "describe_index_health",
     "explain_cleanup_old_versions",
     "find_tables",
@@ -80,6 +83,7 @@ __all__ = [
     "parse_declarations",
     "pool_rewriter",
     "rebase_results",
+    "reject_without_search",
     "removed_commits",
     "run_here",
     "select",

@@ -23,6 +23,9 @@ _UUID_BYTES = 16
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
 
+RECORD_PREFIX = "lance-dagster.index."
+"""Start of the entries of a configuration in which maintenance records what it did to an index; its name follows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFile(WireRecord):

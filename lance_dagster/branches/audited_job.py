@@ -284,7 +284,7 @@ def _publish(
     published = None
     if main is not None:
         checks = checked_branches.get(main.root_uri)
-        published = promotion.publish(main, branch, checked=checks, properties=properties)
+        published = promotion.publish(main, branch, checked=checks, properties=properties, refs=[ref])
     if published is None or main is None:
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: leave assets that another IO manager "

@@ -148,7 +148,7 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
         try:
             properties = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
             checks = checked_branches.get(main.root_uri)
-            published = promotion.publish(main, branch, checked=checks, properties=properties)
+            published = promotion.publish(main, branch, checked=checks, properties=properties, refs=refs)
         except LanceError as error:
             context.log.exception("%s: not promoted", names)
             failed.append(f"{names}: {error}")

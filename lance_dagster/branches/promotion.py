@@ -18,6 +18,7 @@ from typing import Any, Final
 import dagster as dg
 
 import lance_core
+from lance_core import maintenance
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster import properties as prop
 from lance_dagster._context.definitions import blocking_checks
@@ -49,6 +50,7 @@ class Published:
         operation: The Lance operation of the commit; None if it was cleaned up, or there was nothing to commit.
         writers: The assets that wrote to the branch; empty if its commits name none.
         is_idle: Whether the branch has no change that a promotion would apply to main.
+        coverage: The indices of main that cover the rows since, and those that do not; None if none was looked at.
     """
 
     dataset: lance_core.LanceDataset
@@ -60,6 +62,7 @@ class Published:
     operation: str | None
     writers: Sequence[str]
     is_idle: bool = False
+    coverage: maintenance.IndexCoverage | None = None
 
     @property
     def left_behind(self) -> Sequence[str]:
@@ -123,24 +126,35 @@ def reject_conflicts(tables: Tables, branch: str, checked_branches: Mapping[str,
 
 
 def publish(
-    main: lance_core.LanceDataset, branch: str, *, checked: BranchChecks | None, properties: Mapping[str, str]
+    main: lance_core.LanceDataset,
+    branch: str,
+    *,
+    checked: BranchChecks | None,
+    properties: Mapping[str, str],
+    refs: Sequence[TableRef] = (),
 ) -> Published | None:
     """Promote a branch, or find its earlier promotion; None if the table never had the branch.
+
+    The indices of main cover the rows in the version after that of the promotion, where they can be extended here.
 
     Args:
         main: The table.
         branch: The branch.
         checked: The branch as the gates have checked it; None without a branch, where an earlier promotion counts.
         properties: The transaction properties of the commit.
+        refs: The assets of the table, whose metadata may require that its indices cover the rows.
 
     Raises:
         LanceError: The branch cannot be promoted, such as after a change that the gates have not seen; main is
             unchanged.
-        UnsupportedError: The branch has changed only settings.
+        UnsupportedError: The branch has changed only settings; or the metadata of an asset has `require_search`, and
+            pylance is not installed.
     """
     try:
         if checked is None:
             return _find_earlier_promotion(main, branch)
+        if not checked.is_promoted and any(map(_requires_search, refs)):
+            maintenance.reject_without_search(main)
         promotion = main.branches.promote(
             branch, version=checked.version, branch_id=checked.branch_id, tag=True, transaction_properties=properties
         )
@@ -165,6 +179,7 @@ def publish(
     if is_idle:
         partitions, writers, runs = _sum_up_commits(main, branch)
         commit_properties = {prop.RUN_ID: json.dumps(runs)}
+    latest = main.checkout_version((None, None))
     return Published(
         dataset=dataset,
         version=promotion.version,
@@ -175,7 +190,14 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
+        coverage=None if is_idle else maintenance.cover_rows(latest, properties=properties),
     )
+
+
+def _requires_search(ref: TableRef) -> bool:
+    """Whether the maintenance policy of an asset demands that declared indices are kept."""
+    fields = (ref.metadata or {}).get("lance/maintenance")
+    return bool(isinstance(fields, Mapping) and fields.get("require_search"))
 
 
 def _reject_settings_alone(main: lance_core.LanceDataset, branch: str, promotion: Any) -> bool:
@@ -249,6 +271,8 @@ def report_promotion(
     context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
+    for index, problem in published.coverage.problems.items() if published.coverage is not None else ():
+        context.log.warning("%s: index %s does not cover all rows of main: %s", ref.name, index, problem)
     if not published.is_of(ref) or (published.is_idle and not published.writers):
         return False
     partition_keys = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
@@ -350,6 +374,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
     promotion = published.promotion if published.is_new else None
     # With several partitions each event has its own numbers; with several assets, the numbers of each are unknown.
     whole = promotion if partitions <= 1 and len(published.writers) <= 1 else None
+    coverage = published.coverage
     return {
         "lance/operation": published.operation,
         "lance/published": True,
@@ -360,6 +385,8 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
         "lance/rows_deleted": (whole.rows_removed or None) if whole is not None else None,
         "lance/tag": promotion.tag if promotion is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
+        "lance/indices_covered": ", ".join(coverage.covered) or None if coverage is not None else None,
+        "lance/indices_not_covered": ", ".join(coverage.problems) or None if coverage is not None else None,
         "lance/deduplicated": None if published.is_new else True,
     }
 

@@ -19,6 +19,8 @@ TOP_ENTRIES: Final = (
     "lance/promoted_from",
     "lance/discarded",
     "lance/left_behind",
+    "lance/indices_covered",
+    "lance/indices_not_covered",
     # rows and bytes; the first is in events of partitions only
     "dagster/partition_row_count",
     "dagster/row_count",
@@ -83,6 +85,8 @@ _RESERVED: Final = (
     "lance/casts",
     "lance/discarded",
     "lance/forced",
+    "lance/indices_covered",
+    "lance/indices_not_covered",
     "lance/left_behind",
     "lance/open_branches",
     "lance/promoted_from",

@@ -40,8 +40,8 @@ from lance_core.maintenance.search.decide import (
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import find_pylance, read_facts
-from lance_core.maintenance.search.record import RECORD_PREFIX, IndexRecord, describe_failure
-from lance_core.table.index import IndexFile, IndexMetadata
+from lance_core.maintenance.search.record import IndexRecord, describe_failure
+from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
@@ -404,7 +404,8 @@ class _IndexWork:
             return
         if declaration.is_vector and action.action in ("extend", "merge"):
             merged = len(action.replaced) if action.action == "merge" else 0
-            self._child.run("extend", {**self._request(action), "name": name, "num_indices_to_merge": merged})
+            arguments = {"num_indices_to_merge": merged}
+            self._child.run("extend", {**self._request(action), "names": [name], "arguments": arguments})
         else:
             parameters = self._build(snapshot, action, facts)
             if action.action in ("build", "rebuild"):

@@ -157,7 +157,7 @@ def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str |
     if find_spec("lance") is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        child.run("extend", {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "name": name})
+        child.run("extend", {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "names": [name]})
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
     return None

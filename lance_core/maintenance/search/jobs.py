@@ -49,13 +49,12 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extend(request: Mapping[str, Any]) -> None:
-    """Extend an index in a version of its own: as pylance does by itself, or by merging that many of its last segments.
+    """Extend indices in one version: as pylance does by itself, or with the `arguments` of its `optimize_indices`.
 
     The segments of an index on vectors share their training, without which pylance merges no segments.
     """
-    number = request.get("num_indices_to_merge")
-    options = {} if number is None else {"num_indices_to_merge": number}
-    _open({**request, "version": None}).optimize.optimize_indices(index_names=[request["name"]], **options)
+    table = _open({**request, "version": None})
+    table.optimize.optimize_indices(index_names=request["names"], **request.get("arguments", {}))
 
 
 def _open(request: Mapping[str, Any]) -> Any:

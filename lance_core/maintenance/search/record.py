@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-RECORD_PREFIX: Final = "lance-dagster.index."
-"""Start of the keys of records; the name of the index follows."""
+from lance_core.table.index import RECORD_PREFIX
 
 _FIRST_WAIT: Final = timedelta(hours=1)
 _LONGEST_WAIT: Final = timedelta(days=7)

@@ -20,7 +20,13 @@ from lance_core.table.filled_slices import read_slices
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import TableRefs
-from lance_core.verbs.refs.changes import Branch, BranchChanges, describe_changes_left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import (
+    Branch,
+    BranchChanges,
+    describe_changes_left_behind,
+    describe_extended_indices,
+    load_branch_ends,
+)
 from lance_core.verbs.refs.promotion.files import BranchFiles
 from lance_core.verbs.refs.promotion.record import merge_properties, read_commits_between
 from lance_core.verbs.rows.removal import live_rows
@@ -144,7 +150,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         partitions=tuple(names),
         partition_rows=rows,
         schema=_compare_schemas(fork.schema, head.schema),
-        left_behind=describe_changes_left_behind(branch),
+        left_behind=(*describe_changes_left_behind(branch), *describe_extended_indices(branch)),
         num_bytes=BranchFiles.of(table.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
         committed=head.timestamp,

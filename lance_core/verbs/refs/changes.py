@@ -22,6 +22,7 @@ from lance_core.schema import Schema
 from lance_core.store import canonical_uri
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.idempotency import is_of_commits
+from lance_core.table.index import RECORD_PREFIX
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.context.handle import Snapshot
@@ -203,12 +204,26 @@ def describe_changes_left_behind(branch: Branch) -> tuple[str, ...]:
         f"{what} {key!r} ({'added' if key not in old else 'removed' if key not in new else 'changed'})"
         for what, old, new in maps
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not (what == "configuration" and is_of_commits(key))
+        if old.get(key) != new.get(key) and not (what == "configuration" and _is_kept_by_verbs(key))
     ]
     names = (before.schema.names, after.schema.names)
     if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
         changes.append("the order of columns")
     return tuple(changes)
+
+
+def _is_kept_by_verbs(key: str) -> bool:
+    """Whether an entry of the configuration is written by commits or maintenance, and not by users."""
+    return is_of_commits(key) or key.startswith(RECORD_PREFIX)
+
+
+def describe_extended_indices(branch: Branch) -> tuple[str, ...]:
+    """The indices of both ends of which the branch has further segments, for its own rows."""
+    before, after = branch.parent.manifest, branch.head.manifest
+    old, kinds = {index.uuid for index in before.indices}, _read_indices(before)
+    names = {index.name for index in after.indices if index.uuid not in old and not index.is_system}
+    same = sorted(name for name in names if kinds.get(name) == _read_indices(after)[name])
+    return tuple(f"index {name!r} (extended)" for name in same)
 
 
 def _read_indices(manifest: Manifest) -> dict[str, object]:

@@ -237,6 +237,7 @@ class TestUnmovedMain:
         branch.insert(day(7))
         branch.optimize.compact_files(target_rows_per_fragment=100)
         branch.optimize.optimize_indices()
+        assert main.branches.diff("work").left_behind == ("index 'n_idx' (extended)",)
         assert promoted(uri).left_behind == ()
 
     def test_the_handle_moves(self, uri):
