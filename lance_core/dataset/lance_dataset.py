@@ -14,6 +14,7 @@ sees later is read as a stream of all columns, with the same rows.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ from lance_core.verbs.context.references import Reference
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.write.commit_fragments import Write
-from lance_core.verbs.write.write_version import WriteOptions, write_version
+from lance_core.verbs.write.write_version import WriteOptions, check_rows, write_version
 
 _ENGINES = ("pyarrow.dataset", "duckdb")
 """Modules that look for Arrow's class."""
@@ -357,7 +358,7 @@ def write_dataset(
         allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the base paths that are not
             datasets.
         namespace_client: The namespace that gives the location and storage options of `table_id`, as in `dataset`.
-        table_id: The parts of the table's id; a missing table is declared.
+        table_id: The parts of the table's id; a missing one is declared after the first batch was checked.
         **unsupported: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Returns:
@@ -376,8 +377,15 @@ def write_dataset(
     """
     options = WriteOptions.of(mode, locals())
     reject("write_dataset", unsupported)
+    if isinstance(transaction_properties, AttemptProperties):
+        _check_attempt(options)
     if uri is None or table_id is not None or namespace_client is not None:
-        uri, storage_options = _locate(uri, namespace_client, table_id, storage_options, declares=True)
+        try:
+            uri, storage_options = _locate(uri, namespace_client, table_id, storage_options)
+        except DatasetNotFoundError:  # what is wrong with the rows is raised before the table is declared
+            nowhere = resolve_target(os.curdir, storage_options, commit_lock)
+            data_obj, schema = check_rows(data_obj, schema, nowhere, options)
+            uri, storage_options = _locate(uri, namespace_client, table_id, storage_options, declares=True)
     target = resolve_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         target, options = _with_attempt(target, options)
@@ -385,12 +393,11 @@ def write_dataset(
     return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
 
 
-def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarget, WriteOptions]:
-    """The target and options of a write that replaces the rows of earlier attempts, found by their properties.
+def _check_attempt(options: WriteOptions) -> None:
+    """Check the options of a write that may be attempted several times.
 
     Raises:
         InvalidInputError: An option is not offered for such a write.
-        DatasetExistsError: `mode` is "create", and the dataset has other versions than those of earlier attempts.
     """
     chosen = {
         "auto_cleanup_options": options.table_config or None,
@@ -400,6 +407,14 @@ def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarg
     unusual = [name for name, value in chosen.items() if value is not None]
     if unusual:
         raise InvalidInputError(f"{', '.join(unusual)}: not offered for a write that may be attempted several times")
+
+
+def _with_attempt(target: TableTarget, options: WriteOptions) -> tuple[TableTarget, WriteOptions]:
+    """The target and options of a write that replaces the rows of earlier attempts, found by their properties.
+
+    Raises:
+        DatasetExistsError: `mode` is "create", and the dataset has other versions than those of earlier attempts.
+    """
     try:
         existing = LanceDataset(target.uri, storage_options=target.options)
     except DatasetNotFoundError:

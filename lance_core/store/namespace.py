@@ -52,6 +52,8 @@ _WORDS: Final = {
     r"InvalidInputException|ValueError": _INVALID,
 }
 """The codes of errors that have none, by what their class and message begin with."""
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+"""How locations begin: others are relative to the working directory of whoever opens them."""
 _ATTEMPTS: Final = 10
 _MODELS: Final = "lance_namespace_urllib3_client.models"
 _TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": "ssl_ca_cert"}
@@ -176,8 +178,11 @@ class Namespace:
                 f"{self._label} keeps the versions of {name} itself, and this package commits to the storage: switch "
                 "managed versioning off there"
             )
-        if not response.location:
-            raise StoreError(f"{self._label} gives no location of {name}: it must answer describe_table with one")
+        if not _ABSOLUTE.match(response.location or ""):
+            raise StoreError(
+                f"{self._label} gives no usable location of {name}, but {response.location!r}: it must answer "
+                "describe_table with an absolute path or a URI, so give a directory namespace an absolute root"
+            )
         options = dict(response.storage_options or {})
         end, before = options.pop("expires_at_millis", None), options.pop("refresh_offset_millis", _RENEW_BEFORE_MS)
         if end is not None:

@@ -8,8 +8,9 @@ commit       see `commit_fragments`
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, islice
 from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
@@ -227,6 +228,42 @@ def _file_version(base: Manifest | None, files: FileOptions) -> FileVersion:
     if version is None and base is not None:
         version = base.data_storage_version
     return FileVersion.from_string(version)
+
+
+def check_rows(
+    data: ReaderLike, schema: pa.Schema | None, target: TableTarget, options: WriteOptions
+) -> tuple[Iterable[pa.RecordBatch | pa.Table], pa.Schema]:
+    """Check the rows of a new table, as far as that needs no place for it.
+
+    Args:
+        data: The rows.
+        schema: Their schema; needed only for an iterable of batches.
+        target: Any target, of which nothing is read or written.
+        options: How rows are written.
+
+    Returns:
+        The rows, which are to be written in place of `data`, as a stream is read up to its first batch; and their
+        schema.
+
+    Raises:
+        InvalidInputError: An option or the rows cannot be written.
+    """
+    files = options.files
+    bases = files.base_records
+    if files.target_bases is not None or files.target_all_bases is not None:
+        write_targets(
+            target.store,
+            bases,
+            target_bases=files.target_bases,
+            target_all_bases=files.target_all_bases,
+            options=target.options,
+        )
+    row_schema, batches = open_input_rows(data, schema)
+    writer, rows = files.writer(target.uri, row_schema), iter(batches)
+    first = list(islice(rows, 1))
+    for batch in first:
+        writer.write(batch.slice(0, 0))
+    return chain(first, rows), row_schema
 
 
 def write_version(

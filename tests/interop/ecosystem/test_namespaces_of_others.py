@@ -207,6 +207,46 @@ def test_what_is_wrong_is_named_before_anything_is_written(service, spaces):
     assert spaces.listed() == before
 
 
+NEEDS_NO_PLACE = {
+    "a wrong type": {"data_obj": 5},
+    "values that Arrow cannot convert": {"data_obj": {"a": [1, "x"]}},
+    "an unknown format": {"data_obj": ROWS, "data_storage_version": "9.9"},
+    "files without rows": {"data_obj": ROWS, "max_rows_per_file": -1},
+    "a lock that is none": {"data_obj": ROWS, "commit_lock": 5},
+    "unknown bases": {"data_obj": ROWS, "target_bases": ["none"]},
+    "another schema": {"data_obj": {"a": ["x"]}, "schema": pa.schema({"a": pa.int64()})},
+    "batches of another type": {"data_obj": [pa.table({"a": ["x"]})], "schema": pa.schema({"a": pa.int64()})},
+    "batches without a column": {"data_obj": iter([ROWS]), "schema": pa.schema({"b": pa.int64()})},
+}
+
+
+@pytest.mark.parametrize("wrong", NEEDS_NO_PLACE.values(), ids=NEEDS_NO_PLACE)
+def test_a_table_is_not_declared_for_rows_that_cannot_be_written(service, spaces, wrong):
+    before = spaces.listed()
+    with pytest.raises(InvalidInputError):
+        lance_core.write_dataset(**wrong, namespace_client=service, table_id=["shop", "wrong"])
+    assert spaces.listed() == before
+
+
+def test_batches_of_a_stream_are_all_written_to_a_table_that_is_declared(service, spaces):
+    batches = (pa.table({"a": [number]}) for number in range(3))
+    named = {"namespace_client": service, "table_id": ["shop", "stream"]}
+    lance_core.write_dataset(batches, schema=ROWS.schema, **named)
+    assert spaces.rows(lance, "shop.stream") == [0, 1, 2]
+    lance_core.write_dataset(iter(()), schema=ROWS.schema, **{**named, "table_id": ["empty"]})
+    assert spaces.rows(lance, "empty") == []
+
+
+@pytest.mark.parametrize("location", ["../up/x", "relative/x", "  ", ""])
+def test_a_location_that_is_relative_to_nothing_is_rejected(tmp_path, monkeypatch, location):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    vendor = Vendor(location, None)
+    with pytest.raises(StoreError, match="gives no usable location of t, but"):
+        lance_core.write_dataset(ROWS, namespace_client=vendor, table_id=["t"])
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
 def test_versions_that_a_namespace_manages_are_rejected(tmp_path):
     spaces = Namespace(str(tmp_path / "lake"), table_version_tracking_enabled="true")
     spaces.create("t", 1)
@@ -250,7 +290,11 @@ class Vendor:
             raise RuntimeError("the service is down")
         self.calls += 1
         end = int(time.time() * 1000) + self.lasts_ms
-        options = {**self.s3.storage_options, "aws_session_token": f"token{self.calls}", "expires_at_millis": str(end)}
+        options = {
+            **(self.s3.storage_options if self.s3 else {}),
+            "aws_session_token": f"token{self.calls}",
+            "expires_at_millis": str(end),
+        }
         return DescribeTableResponse(location=self.location, storage_options=options, managed_versioning=self.manages)
 
 
