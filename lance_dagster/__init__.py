@@ -8,7 +8,7 @@
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
     LanceMaintenanceBudget       the limits of a run of maintenance
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
-    build_lance_*_check(s)       health, integrity, primary_key, drift, overdue, missing_values, lag, freshness
+    build_lance_*_check(s)       health, integrity, primary_key, drift, overdue, missing_values, lag, freshness, index
     lance_external_assets        the tables below a root as external assets
     observable_lance_asset       a table that others write;  build_lance_observation_sensor reports their commits
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lance_dagster.checks.builders import build_lance_primary_key_check as build_lance_primary_key_check
     from lance_dagster.checks.freshness import build_lance_freshness_checks as build_lance_freshness_checks
     from lance_dagster.checks.health import build_lance_health_checks as build_lance_health_checks
+    from lance_dagster.checks.indices import build_lance_index_checks as build_lance_index_checks
     from lance_dagster.checks.lag import build_lance_lag_checks as build_lance_lag_checks
     from lance_dagster.checks.missing_values import (
         build_lance_missing_values_checks as build_lance_missing_values_checks,
@@ -74,6 +75,7 @@ _MODULES: Final = {
     ".checks.builders": "build_lance_drift_check build_lance_integrity_checks build_lance_primary_key_check",
     ".checks.freshness": "build_lance_freshness_checks",
     ".checks.health": "build_lance_health_checks",
+    ".checks.indices": "build_lance_index_checks",
     ".checks.lag": "build_lance_lag_checks",
     ".checks.missing_values": "build_lance_missing_values_checks",
     ".checks.overdue": "build_lance_overdue_checks",

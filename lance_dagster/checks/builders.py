@@ -8,6 +8,8 @@
     build_lance_overdue_checks         lance_maintenance_overdue, by the log of maintenance      warn  (`overdue`)
     build_lance_missing_values_checks  lance_missing_values: the columns of an asset are set     warn (`missing_values`)
     build_lance_lag_checks             lance_lag: the changes of inputs are consumed in time     warn  (`lag`)
+    build_lance_index_checks           lance_indices_declared  lance_indices_built  lance_indices_covered
+                                       lance_index_recall  lance_index_age  lance_index_size     warn  (`indices`)
     build_lance_freshness_checks       lance_freshness: rows were written to main in time        warn  (`freshness`)
 
 Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check locates the table

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -12,6 +12,10 @@ from lance_dagster.health.lake import Lake, build_external_asset, list_tables_wh
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_core.maintenance import MaintenancePolicy
 
 _log = logging.getLogger(__name__)
 
@@ -61,19 +65,44 @@ def build_lance_health_checks(  # noqa: PLR0913 - each is a choice of its own, m
         ['lance_deleted_fraction', 'lance_small_fragments', 'lance_uncovered_indices', 'lance_versions']
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    refs = table_refs(assets)
-    lake = make_lake(root, include, exclude, policies, chosen, namespace=namespace)
+    choice = {"include": include, "exclude": exclude, "policies": policies, "namespace": namespace}
+    label = "build_lance_health_checks"
+    pairs = choose_checked_tables(label, table_refs(assets), chosen, storage_options, schema, root=root, **choice)
+    return build_checks_of_tables(pairs, severity, io_manager_key)
+
+
+def choose_checked_tables(
+    label: str,
+    refs: Sequence[TableRef],
+    policy: LanceMaintenancePolicy,
+    storage_options: Mapping[str, Any] | None,
+    schema: str | None,
+    **lake_arguments: Any,
+) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
+    """The assets and the tables below a root that a builder checks, each with the policy for its path.
+
+    Args:
+        label: The builder, for messages.
+        refs: The assets.
+        policy: The policy.
+        storage_options: The options by which the root is reached.
+        schema: The IO manager's `schema`.
+        **lake_arguments: Arguments of `make_lake`.
+
+    Raises:
+        DagsterInvalidDefinitionError: An argument is invalid.
+    """
+    lake = make_lake(policy=policy, **lake_arguments)
     if lake is None and (storage_options or schema):
         raise dg.DagsterInvalidDefinitionError(
-            "build_lance_health_checks: storage_options and schema are for the tables below a root, and root is not "
-            "given; leave them out, as the IO manager locates the tables of assets"
+            f"{label}: storage_options and schema are for the tables below a root, and root is not given; leave them "
+            "out, as the IO manager locates the tables of assets"
         )
-    pairs = [(ref, chosen) for ref in refs]
     for ref in refs:
-        _own_policy(chosen, ref)
-    if lake is not None:
-        pairs = list_checked_tables(lake, refs, chosen, storage_options, schema)
-    return build_checks_of_tables(pairs, severity, io_manager_key)
+        apply_own_policy(policy, ref)
+    if lake is None:
+        return [(ref, policy) for ref in refs]
+    return list_checked_tables(lake, refs, policy, storage_options, schema, label)
 
 
 def build_checks_of_tables(
@@ -91,11 +120,10 @@ def list_checked_tables(
     policy: LanceMaintenancePolicy,
     storage_options: Mapping[str, Any] | None,
     schema: str | None,
+    label: str = "build_lance_health_checks",
 ) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
     """The given assets and the tables below a root, except those left alone, with the policy for the path of each."""
-    tables = list_tables_when_loaded(
-        lake, refs, storage_options=storage_options, schema=schema, label="build_lance_health_checks"
-    )
+    tables = list_tables_when_loaded(lake, refs, storage_options=storage_options, schema=schema, label=label)
     places = {table.ref.name: table for table in tables}
     asset_names = {ref.name for ref in refs}
     other_refs = []
@@ -117,8 +145,20 @@ def list_checked_tables(
     return pairs
 
 
-def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
+def apply_own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
+    """The policy as the metadata of an asset change it; they do not exclude it from checks."""
     return policy_of(policy, ref.metadata, label=f"asset {ref.name}") or policy
+
+
+def fit_policy(
+    policy: LanceMaintenancePolicy, ref: TableRef, dataset: "lance_core.LanceDataset"
+) -> "MaintenancePolicy":
+    """The policy for a table, without indices on columns that it lacks, unless its asset declares them."""
+    from lance_core.maintenance.routine.declared import without_missing_columns  # noqa: PLC0415 - heavy imports
+
+    core_policy = apply_own_policy(policy, ref).to_core()
+    is_own = apply_own_policy(LanceMaintenancePolicy(), ref).indices is not None
+    return core_policy if is_own else without_missing_columns(dataset.snapshot, core_policy)
 
 
 def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
@@ -150,9 +190,10 @@ def _build_health_check(
         can_subset=True,
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        from lance_core.maintenance.routine.declared import survey_declared  # noqa: PLC0415 - heavy imports
         from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
-        asset_policy = _own_policy(policy, ref.resolved(context))
+        asset_policy = apply_own_policy(policy, ref.resolved(context))
         limits = {
             name: limit
             for name, limit in _limits(asset_policy).items()
@@ -163,13 +204,18 @@ def _build_health_check(
             finding = describe_missing_table(context, ref, severity)
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in limits)
             return
-        measured_health = measure(dataset, asset_policy.to_core())
-        numbers = measured_health.metadata()
+        core_policy = fit_policy(policy, ref.resolved(context), dataset)
+        measured_health, declared = measure(dataset, core_policy), survey_declared(dataset.snapshot, core_policy)
+        actions = [] if declared is None else declared.actions
+        missing = [each.name for each in actions if declared and each.name not in declared.facts.present]
+        numbers = measured_health.metadata() | ({"lance/index_unindexed_fraction": 1.0} if missing else {})
         # Small fragments that maintenance cannot merge do not call for maintenance.
         counted = {**numbers, "lance/small_fragments": measured_health.mergeable_fragments}
         for name, (key, limit, what) in limits.items():
             value = counted.get(key, 0)
             description = f"{what}: {value:.4g}, the limit is {limit:.4g}"
+            if missing and key == "lance/index_unindexed_fraction":
+                description += f"; there is no index {', '.join(missing)}, which is declared"
             finding = Finding(value <= limit, description, {**numbers, "lance/limit": limit})
             yield finding.to_result(severity, check_name=name, asset_key=ref.key)
 
