@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
-from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.retry import retrying
 from lance_core.store import Namespace, StorageOptions, open_store, uri_below
 from lance_core.verbs.inspect.listing import (
@@ -73,8 +73,10 @@ def declare(
         The location that the manifest table has for the id; None without a manifest table, where nothing is done.
 
     Raises:
-        InvalidInputError: The location is not below the root.
-        DatasetExistsError: A namespace has the id, or another id is listed with the location.
+        InvalidInputError: The location is not below the root, is reserved, or is inside another table, or a part of the
+            id is blank.
+        CorruptFileError: A row of the manifest table has such a location.
+        DatasetExistsError: A namespace has the id, or another id is listed with the location, or with one inside it.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
 
@@ -83,13 +85,19 @@ def declare(
         >>> catalog.declare("lake", "nyc$flights", catalog.new_location("nyc$flights"))
     """
     check_location(location)
+    parts = object_id.split(DELIMITER)
+    if not all(part.strip() for part in parts):
+        raise InvalidInputError(f"the id {object_id!r} has a blank part: give names, joined by {DELIMITER}")
     listed = _open(root_uri, storage_options)
     if listed is None:
         return None
-    is_taken = (pc.field("location") == location) & (pc.field("object_id") != object_id)
-    for other in listed.to_table(columns=["object_id"], filter=is_taken)["object_id"].to_pylist():
-        raise DatasetExistsError(f"{fspath(root_uri)}: {location} is the table {other}; deregister that id first")
-    parts = object_id.split(DELIMITER)
+    tables = read_listing(root_uri, storage_options=storage_options).tables
+    for other, place in tables.items():
+        if other != object_id and f"{place}/".startswith(f"{plain_location(location)}/"):
+            raise DatasetExistsError(
+                f"{fspath(root_uri)}: {place} is the table {other}; deregister that id first, or use another location"
+            )
+    check_location(location, tables.values())
     ids = [DELIMITER.join(parts[:end]) for end in range(1, len(parts) + 1)]
     columns: dict[str, list[str | None]] = {
         "object_id": [*ids],
@@ -217,7 +225,8 @@ def register(
         storage_options: Credentials and options of the storage, under object_store's names.
 
     Raises:
-        InvalidInputError: The location is not below the root.
+        InvalidInputError: The location or the id is one that `declare` rejects.
+        DatasetNotFoundError: There is no table at the location.
         DatasetExistsError: Another table, or a namespace, has the id, or another id is listed with the location.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
@@ -227,6 +236,10 @@ def register(
         >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
         >>> catalog.register("lake", "nyc$flights", "nyc/flights.lance")
     """
+    check_location(location)
+    uri = uri_below(root_uri, location)
+    if _open(root_uri, storage_options) is not None and not has_table(uri, storage_options=storage_options):
+        raise DatasetNotFoundError(f"{uri} has no table: write it first, or declare the id {object_id}")
     listed = declare(root_uri, object_id, location, storage_options=storage_options)
     if listed not in (None, location):
         raise DatasetExistsError(
@@ -236,16 +249,22 @@ def register(
 
 @checked
 def deregister(
-    root_uri: str | PathLike[str], location: str, *, storage_options: Mapping[str, str] | None = None
+    root_uri: str | PathLike[str],
+    location: str,
+    *,
+    missing_ok: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> None:
     """Remove a table from the manifest table of a root; its files stay.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`; without a manifest table nothing is done.
         location: The path of the table relative to the root.
+        missing_ok: Whether nothing is done where no table is listed at the location.
         storage_options: Credentials and options of the storage, under object_store's names.
 
     Raises:
+        DatasetNotFoundError: No table is listed at the location.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
 
@@ -257,13 +276,18 @@ def deregister(
     if listed is None:
         return
     is_table = pc.field("object_type") == "table"
-    spellings = {
-        place for place in listed.to_table(["location"], is_table)["location"].to_pylist() if place is not None
-    }
+    spellings = {place or "" for place in listed.to_table(["location"], is_table)["location"].to_pylist()}
     same = [place for place in spellings if location in (place, plain_location(place))]
-    is_it = is_table & pc.field("location").isin(same)
+    if not same and not missing_ok:
+        raise DatasetNotFoundError(
+            f"{fspath(root_uri)} lists no table at {location!r}: give the path below the root, which "
+            "lance_core.catalog.read_listing has for each id"
+        )
+    is_it = pc.field("location").isin(same)
+    if not location:
+        is_it |= pc.field("location").is_null()
     if same:
-        _change(listed, lambda table: table.delete(is_it), lambda: _require(root_uri, storage_options))
+        _change(listed, lambda table: table.delete(is_table & is_it), lambda: _require(root_uri, storage_options))
 
 
 def _change(listed: LanceDataset, change: Callable[[LanceDataset], object], reopen: Callable[[], LanceDataset]) -> None:

@@ -286,7 +286,8 @@ def drop_table(context: Context, *, table: TableName, if_exists: bool) -> DataFr
     if location.catalog is not None and location.catalog.namespace is not None and location.object_id is not None:
         catalog.Namespace(location.catalog.namespace).deregister(location.object_id.split(catalog.DELIMITER))
     if location.catalog is not None and location.path is not None:
-        catalog.deregister(location.catalog.root, location.path, storage_options=location.catalog.storage_options)
+        root, options = location.catalog.root, location.catalog.storage_options
+        catalog.deregister(root, location.path, missing_ok=True, storage_options=options)
     return context.nothing()
 
 

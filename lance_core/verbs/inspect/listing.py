@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Final
@@ -32,6 +32,8 @@ MANIFEST_TABLE: Final = "__manifest"
 DELIMITER: Final = "$"
 """Joins the parts of an id in the manifest table."""
 SUFFIX: Final = ".lance"
+_RESERVED: Final = frozenset({MANIFEST_TABLE, "_maintenance", "_ops"})
+"""The folders of a root that hold no tables of ids: its manifest table, the log of maintenance, and outputs of ops."""
 _MANAGED: Final = "table_version_management"
 
 
@@ -60,7 +62,7 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
 
     Raises:
         UnsupportedError: The namespace keeps the versions of its tables in this table as well.
-        CorruptFileError: The location of a table is not below the root.
+        CorruptFileError: The location of a table is not below the root, is reserved, or is inside another table.
 
     Examples:
         >>> from lance_core import catalog
@@ -80,7 +82,7 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
     for object_id, location in tables.items():
         try:
             tables[object_id] = plain_location(location)
-            check_location(tables[object_id])
+            check_location(tables[object_id], tables.values())
         except InvalidInputError as error:
             remedy = f"lance_core.catalog.deregister({os.fspath(root_uri)!r}, {location!r})"
             raise CorruptFileError(f"{listed.uri}: the table {object_id}: {error}; remove it: {remedy}") from None
@@ -96,15 +98,25 @@ def plain_location(location: str) -> str:
     return posixpath.normpath(location) if location else location
 
 
-def check_location(location: str | None) -> None:
-    """Check the location of a table.
+def check_location(location: str | None, locations: Collection[str] = ()) -> None:
+    """Check the location of a table, whose files a drop removes.
+
+    Args:
+        location: The location.
+        locations: The locations of all tables; none may have this one inside it.
 
     Raises:
-        InvalidInputError: The location is no path below the root.
+        InvalidInputError: The location is no path below the root, is reserved, or is inside another table.
     """
     parts = (location or "").rstrip("/").split("/")
     if not {"", ".", ".."}.isdisjoint(parts):
         raise InvalidInputError(f"the location {location!r} is no path below the root")
+    if parts[0] in _RESERVED:
+        raise InvalidInputError(f"the location {location!r} is in {parts[0]}, which is reserved")
+    for depth in range(1, len(parts)):
+        folder = "/".join(parts[:depth])
+        if folder.endswith(SUFFIX) or folder in locations:
+            raise InvalidInputError(f"the location {location!r} is inside the table at {folder!r}")
 
 
 def reject_managed(root_uri: str | PathLike[str], metadata: Mapping[str, str]) -> None:

@@ -13,7 +13,13 @@ from click.testing import CliRunner
 import lance_core
 from lance_core import catalog, maintenance
 from lance_core.cli.app import cli
-from lance_core.errors import CorruptFileError, DatasetExistsError, InvalidInputError, UnsupportedError
+from lance_core.errors import (
+    CorruptFileError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    UnsupportedError,
+)
 from tests.interop.namespaces import Namespace
 
 ROWS = pa.table({"a": [1]})
@@ -169,6 +175,7 @@ def test_roots_that_cannot_be_read_are_named(tmp_path):
     spaces = Namespace(str(tmp_path / "lake"))
     spaces.create("shop.orders", 1)
     catalog.declare(spaces.root, "shop$more", "shop/more.lance")
+    lance.write_dataset(ROWS, f"{spaces.root}/shop.lance")
     with pytest.raises(DatasetExistsError, match="shop is a namespace"):
         catalog.register(spaces.root, "shop", "shop.lance")
     lance_core.dataset(f"{spaces.root}/__manifest").update_metadata({"table_version_management": "true"})
@@ -205,14 +212,54 @@ def test_a_location_belongs_to_one_id(tmp_path):
     assert list(catalog.read_listing(root).tables) == ["b"]
 
 
-def test_a_bad_location_is_removed_by_what_its_error_names(tmp_path):
+RESERVED = ["__manifest", "__manifest/data", "_maintenance/log.lance", "_ops/x", "a.lance/data", "folder/t/data"]
+
+
+@pytest.mark.parametrize("location", [*RESERVED, "./__manifest/", "plain.lance/tree/branch"])
+def test_a_location_of_other_files_is_rejected(tmp_path, location):
+    root = str(tmp_path / "lake")
+    Namespace(root).create("a", 1)
+    catalog.declare(root, "t", "folder/t")
+    with pytest.raises(InvalidInputError, match=r"is in _\w+, which is reserved|is inside the table|no path below"):
+        catalog.declare(root, "shop$bad", location)
+    with pytest.raises(DatasetExistsError, match="folder/t is the table t"):
+        catalog.declare(root, "shop$bad", "folder")
+    assert "shop$bad" not in catalog.read_listing(root).tables
+
+
+@pytest.mark.parametrize("object_id", ["", "$", "a$", "$a", "a$$b", " "])
+def test_ids_with_blank_parts_are_rejected(tmp_path, object_id):
+    Namespace(str(tmp_path)).create("a", 1)
+    with pytest.raises(InvalidInputError, match="has a blank part"):
+        catalog.declare(tmp_path, object_id, "folder")
+
+
+def test_what_is_not_there_is_neither_registered_nor_deregistered(tmp_path):
+    spaces = Namespace(str(tmp_path))
+    spaces.create("shop.t", 1)
+    for place in ("shop$t", str(tmp_path / catalog.read_listing(tmp_path).tables["shop$t"]), "none.lance"):
+        with pytest.raises(DatasetNotFoundError, match="lists no table at"):
+            catalog.deregister(tmp_path, place)
+    catalog.deregister(tmp_path, "none.lance", missing_ok=True)
+    with pytest.raises(DatasetNotFoundError, match=r"ghost has no table: write it first, or declare"):
+        catalog.register(tmp_path, "shop$ghost", "ghost")
+    assert list(catalog.read_listing(tmp_path).tables) == ["shop$t"]
+
+
+@pytest.mark.parametrize("location", ["../b.lance", None, *RESERVED[:-1]])
+def test_a_bad_location_is_removed_by_what_its_error_names(tmp_path, location):
     root = str(tmp_path / "lake")
     Namespace(root).create("a", 1)
     listed = lance_core.dataset(f"{root}/__manifest")
-    row = listed.to_table(filter="object_id = 'a'").to_pylist()[0] | {"object_id": "b", "location": "../b.lance"}
+    row = listed.to_table(filter="object_id = 'a'").to_pylist()[0] | {"object_id": "b", "location": location}
     listed.insert(pa.Table.from_pylist([row], listed.schema))
-    with pytest.raises(CorruptFileError, match="is no path below the root; remove it: ") as raised:
+    with pytest.raises(CorruptFileError, match=r"the table b: .*; remove it: ") as raised:
         lance_core.list_tables(root)
+    for call in (catalog.read_listing, maintenance.maintain_lake):
+        with pytest.raises(CorruptFileError, match="the table b: "):
+            call(root)
+    with pytest.raises(CorruptFileError, match="the table b: "):
+        catalog.declare(root, "c", "c.lance")
     exec(f"import lance_core.catalog\n{str(raised.value).partition('remove it: ')[2].splitlines()[0]}")
     assert lance_core.list_tables(root) == ["a.lance"]
 

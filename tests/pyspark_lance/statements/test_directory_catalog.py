@@ -11,6 +11,7 @@ import pyspark_lance
 from lance_core import catalog as manifest
 from lance_core.errors import (
     CommitConflictError,
+    CorruptFileError,
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidInputError,
@@ -144,6 +145,22 @@ def test_a_namespace_s_name_is_no_table_s(sql, namespace, lake):
     assert not Path(lake, "nyc.lance").exists()
 
 
+def test_a_row_with_the_location_of_the_manifest_table_is_not_dropped(sql, namespace, lake):
+    listed = lance_core.dataset(f"{lake}/__manifest")
+    (row,) = listed.to_table(filter="object_id = 'other'").to_pylist()
+    listed.insert(pa.Table.from_pylist([row | {"object_id": "bad", "location": "__manifest"}], listed.schema))
+    for statement in (
+        "DROP TABLE lake.bad",
+        "CREATE OR REPLACE TABLE lake.bad AS SELECT 1 AS a",
+        "DROP TABLE lake.other",
+    ):
+        with pytest.raises(CorruptFileError, match="the table bad: the location '__manifest' is in __manifest"):
+            sql(statement)
+    manifest.deregister(lake, "__manifest")
+    sql("SELECT * FROM lake.other")
+    assert manifest.read_listing(lake).tables == {"other": "other.lance"}
+
+
 def test_deregistered_tables_are_neither_created_over_nor_dropped(sql, lake):
     from lance.namespace import DirectoryNamespace
     from lance_namespace import DeregisterTableRequest
@@ -188,7 +205,7 @@ def test_writers_of_both_libraries_lose_no_entry(namespace, lake):
 
     def ours(name):
         for number in range(8):
-            manifest.register(lake, f"a${name}{number}", f"a/{name}{number}.lance")
+            manifest.declare(lake, f"a${name}{number}", f"a/{name}{number}.lance")
             if number % 2:
                 manifest.deregister(lake, f"a/{name}{number}.lance")
 
@@ -210,7 +227,9 @@ def test_writers_of_both_libraries_lose_no_entry(namespace, lake):
 
 
 def test_of_two_registrations_of_a_name_one_wins(namespace, lake):
-    begun, results = threading.Barrier(2), []
+    begun, results, locations = threading.Barrier(2), [], ("a/t.lance", "1_a$t")
+    for location in locations:
+        lance_core.write_dataset({"a": [1]}, f"{lake}/{location}")
 
     def register(location):
         begun.wait(timeout=100)
@@ -220,7 +239,7 @@ def test_of_two_registrations_of_a_name_one_wins(namespace, lake):
             return
         results.append(location)
 
-    jobs = [threading.Thread(target=register, args=(location,)) for location in ("a/t.lance", "1_a$t")]
+    jobs = [threading.Thread(target=register, args=(location,)) for location in locations]
     for job in jobs:
         job.start()
     for job in jobs:
@@ -231,7 +250,7 @@ def test_of_two_registrations_of_a_name_one_wins(namespace, lake):
 def test_columns_that_extensions_added_are_kept(lake, namespace):
     table = lance_core.dataset(f"{lake}/__manifest")
     table.add_columns({"owner": "'me'"})
-    manifest.register(lake, "a$t", "a/t.lance")
+    manifest.declare(lake, "a$t", "a/t.lance")
     rows = {row["object_id"]: row["owner"] for row in lance_core.dataset(f"{lake}/__manifest").to_table().to_pylist()}
     assert rows == {"other": "me", "a": None, "a$t": None}
     assert namespace.tables("a") == ["t"]
@@ -244,7 +263,7 @@ def test_a_manifest_that_others_always_change_is_reported(lake, namespace, monke
 
     monkeypatch.setattr(manifest, "_insert", lost)
     with pytest.raises(CommitConflictError, match="lost the race"):
-        manifest.register(lake, "a$t", "a/t.lance")
+        manifest.declare(lake, "a$t", "a/t.lance")
 
 
 def test_a_catalog_whose_namespace_is_a_service(spark, namespace, lake, lance):
