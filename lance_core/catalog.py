@@ -7,6 +7,7 @@ of its table. In a root without a manifest table, none is created.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain, count
@@ -31,6 +32,7 @@ from lance_core.verbs.inspect.listing import (
     read_listing,
     reject_managed,
 )
+from lance_core.verbs.inspect.tables import list_folders
 
 __all__ = [
     "DELIMITER",
@@ -76,7 +78,8 @@ def declare(
         InvalidInputError: The location is not below the root, is reserved, or is inside another table, or a part of the
             id is blank.
         CorruptFileError: A row of the manifest table has such a location.
-        DatasetExistsError: A namespace has the id, or another id is listed with the location, or with one inside it.
+        DatasetExistsError: A namespace has the id, or another id is listed with the location, with one inside it, or
+            with the folder by which other clients open an id of the root.
         CommitConflictError: Every attempt conflicted with another writer of the manifest table.
         UnsupportedError: The namespace keeps the versions of its tables in its manifest table.
 
@@ -98,6 +101,7 @@ def declare(
                 f"{fspath(root_uri)}: {place} is the table {other}; deregister that id first, or use another location"
             )
     check_location(location, tables.values())
+    _reject_folder_of_id(root_uri, object_id, tables)
     ids = [DELIMITER.join(parts[:end]) for end in range(1, len(parts) + 1)]
     columns: dict[str, list[str | None]] = {
         "object_id": [*ids],
@@ -172,15 +176,52 @@ def unused_location(
         location: The location to use, as by `free_location`.
         storage_options: Credentials and options of the storage, under object_store's names.
 
+    Raises:
+        DatasetExistsError: A table of the id was deregistered, and is in a folder that a client of another kind has
+            named; or another id is listed with the folder by which other clients open an id of the root.
+
     Examples:
         >>> from lance_core import catalog
         >>> catalog.unused_location("lake", "flights", "flights.lance")
         'flights.lance'
     """
+    listing = read_listing(root_uri, storage_options=storage_options)
+    _reject_folder_of_id(root_uri, object_id, listing.tables)
     further_locations = (new_location(object_id, number) for number in count(1))
-    return next(
+    unused = next(
         each for each in chain([location], further_locations) if _is_unused(uri_below(root_uri, each), storage_options)
     )
+    if listing.is_kept and not has_table(uri_below(root_uri, unused), storage_options=storage_options):
+        _reject_deregistered(root_uri, object_id, listing.tables, storage_options)
+    return unused
+
+
+def _reject_folder_of_id(root_uri: str | PathLike[str], object_id: str, tables: Mapping[str, str]) -> None:
+    """Reject an id of the root whose folder has another id: pylance opens the folder, whatever location is listed."""
+    for other, location in tables.items():
+        if location == object_id + SUFFIX and DELIMITER not in object_id and object_id not in tables:
+            raise DatasetExistsError(
+                f"{fspath(root_uri)}: {location} is the table {other}, which other clients would open as {object_id}: "
+                "give the new table another name"
+            )
+
+
+def _reject_deregistered(
+    root_uri: str | PathLike[str],
+    object_id: str,
+    tables: Mapping[str, str],
+    storage_options: Mapping[str, str] | None,
+) -> None:
+    """Reject an id of which a table is there, not listed, in a folder with any hash: those of other clients differ."""
+    folder_of_id, listed = re.compile(f"[0-9a-f]{{8}}_{re.escape(object_id)}"), set(tables.values())
+    for folder in list_folders(root_uri, storage_options):
+        uri = uri_below(root_uri, folder)
+        if folder_of_id.fullmatch(folder) and folder not in listed and has_table(uri, storage_options=storage_options):
+            remedy = f"lance_core.catalog.register({fspath(root_uri)!r}, {object_id!r}, {folder!r})"
+            raise DatasetExistsError(
+                f"{uri} is a table that was deregistered as {object_id}: list it again by {remedy}, or drop it by "
+                f"lance_core.LanceDataset.drop({uri!r})"
+            )
 
 
 def _is_unused(uri: str, storage_options: Mapping[str, str] | None) -> bool:

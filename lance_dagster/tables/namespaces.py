@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 from lance_dagster.tables.location import NO_LOCATION, TableLocation
 
@@ -91,7 +92,8 @@ def follow_id(location: TableLocation, root: Root, name: str, listing: Listing |
     """The location that the manifest table of the root has now for the id of an external asset.
 
     The asset names the URI that the id had when the code location was loaded; others may have given the id to another
-    table since. A URI that is not below the root stays.
+    table since, or have deregistered it. A URI that is not below the root stays, and so does a folder `name.lance`,
+    which is a table without an id, too.
 
     Args:
         location: The location by the asset's `lance/uri`.
@@ -104,12 +106,19 @@ def follow_id(location: TableLocation, root: Root, name: str, listing: Listing |
     folder, uri = canonical_uri(root.root_uri).rstrip("/") + "/", canonical_uri(location.uri)
     if root.namespace or not uri.startswith(folder):
         return location
-    tables = (read_listing(root) if listing is None else listing).tables
-    path = tables.get(name.replace("/", catalog.DELIMITER))
+    current = read_listing(root) if listing is None else listing
+    object_id = name.replace("/", catalog.DELIMITER)
+    path = current.tables.get(object_id)
     if path is not None:
         return replace(location, uri=catalog.uri_below(root.root_uri, path))
-    is_renamed = any(canonical_uri(catalog.uri_below(root.root_uri, each)) == uri for each in tables.values())
-    return replace(location, uri=NO_LOCATION + name) if is_renamed else location
+    ids = {
+        each for each, path in current.tables.items() if canonical_uri(catalog.uri_below(root.root_uri, path)) == uri
+    }
+    # A key has slashes of an id as %2F, and a suffix where another asset has the name.
+    if not ids.isdisjoint({unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}):
+        return location
+    is_taken_away = ids or (current.is_kept and not uri.endswith(catalog.SUFFIX))
+    return replace(location, uri=NO_LOCATION + name) if is_taken_away else location
 
 
 def declare_location(location: TableLocation, root: Root) -> TableLocation:
@@ -118,7 +127,8 @@ def declare_location(location: TableLocation, root: Root) -> TableLocation:
     If another writer has listed the id meanwhile, the location is the one that it chose.
 
     Raises:
-        DatasetExistsError: A namespace has the id of the table.
+        DatasetExistsError: A namespace has the id of the table, or a table of that id was deregistered or renamed, and
+            other clients would mistake one for the other.
     """
     if location.unlisted_id is None or location.path is None:
         return location

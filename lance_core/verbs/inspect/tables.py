@@ -340,6 +340,20 @@ def _read_keys(
         keys.skip(f"{table}/{_AFTER_EVERYTHING}")
 
 
+def list_folders(root_uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> Iterator[str]:
+    """Yield the names of the folders in a root, which exists."""
+    store = open_store(root_uri, StorageOptions(storage_options))
+    if store.is_local:
+        yield from [entry.name for entry in list(os.scandir(store.root)) if _is_folder(entry)]
+        return
+    keys = _Keys(store)
+    while keys.current is not None:
+        folder, slash, _ = keys.current.partition("/")
+        if slash:
+            yield folder
+        keys.skip(f"{folder}/{_AFTER_EVERYTHING}" if slash else keys.current)
+
+
 def _find_table(key: str, listed: Collection[str]) -> str | None:
     """The outermost table that a key lies in; None if it lies in none."""
     parts = key.split("/")

@@ -12,6 +12,7 @@ import pytest
 
 import lance_core
 from lance_core import catalog
+from lance_core.errors import DatasetExistsError
 from lance_dagster import (
     BranchPolicy,
     LanceMaintenancePolicy,
@@ -271,8 +272,10 @@ def test_tables_on_s3(s3):
         lake = Lake(root=root, instance=instance, storage_options=options)
         lake.run(orders, sums_of_orders, select=[sums_of_orders])
         lake.run(orders)
-    assert spaces.walk() == ["shop.eu.sums", "shop.orders"]
-    assert (spaces.rows(lance, "shop.eu.sums"), spaces.rows(lance, "shop.orders")) == ([40], [1, 2])
+        assert spaces.walk() == ["shop.eu.sums", "shop.orders"]
+        assert (spaces.rows(lance, "shop.eu.sums"), spaces.rows(lance, "shop.orders")) == ([40], [1, 2])
+        spaces.call("deregister_table", "shop.orders")
+        assert "is a table that was deregistered as shop$orders" in errors(lake.run(orders, fails=True))
 
 
 def _repository(lake, job):
@@ -338,6 +341,53 @@ def test_external_assets_follow_their_ids(lake, spaces):
     failed = run()
     assert not failed.success
     assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
+
+
+def test_an_external_asset_whose_id_was_deregistered_fails(lake, spaces):
+    """Tables in plain folders, and those whose keys differ from their ids, are read all the same."""
+    spaces.create(["shop", "orders"], 1)
+    spaces.create(["shop", "a/b"], 2)
+    lance_core.write_dataset({"a": [3]}, lake.uri("nyc/flights"))
+    tables = LanceTableResource(root_uri=lake.root).table_root
+    specs = {spec.key.to_user_string(): spec for spec in lance_external_assets(lake.root)}
+    assert [*specs] == ["nyc/flights", "shop/a%2Fb", "shop/orders", "top"]
+    for name in ("shop.orders", "top"):
+        spaces.call("deregister_table", name)
+    for root in (tables, tables.with_listing()):
+        rows = {
+            name: dataset and dataset.to_table()["a"].to_pylist()
+            for name, dataset in ((name, root.open_or_none(spec)) for name, spec in specs.items())
+        }
+        assert rows == {"nyc/flights": [3], "shop/a%2Fb": [2], "shop/orders": None, "top": [0]}
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["shop", "orders"])})
+    def read(rows: pa.Table) -> None:
+        raise AssertionError(rows)
+
+    resources = {"io_manager": lake.manager()}
+    failed = dg.materialize([read, *specs.values()], selection=[read], resources=resources, raise_on_error=False)
+    assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
+
+
+def test_a_write_begins_no_table_that_others_would_confuse(lake, spaces):
+    """A folder of the root has another id; a folder that pylance named has none."""
+    spaces.create("shop.orders", 1)
+    folder = Path(location_of(spaces, "shop.orders")).name
+    spaces.call("create_namespace", "old")
+    rename(spaces, "top", "old.top")
+    spaces.call("deregister_table", "shop.orders")
+    before = sorted(path.name for path in Path(lake.root).iterdir()), catalog.read_listing(lake.root)
+    for asset, message in (
+        (top, "top.lance is the table old$top"),
+        (orders, f"{folder} is a table that was deregistered"),
+    ):
+        assert message in errors(lake.run(asset, fails=True))
+    with pytest.raises(DatasetExistsError, match="which other clients would open as top"):
+        catalog.declare(lake.root, "top", catalog.free_location("top", catalog.read_listing(lake.root)))
+    assert before == (sorted(path.name for path in Path(lake.root).iterdir()), catalog.read_listing(lake.root))
+    catalog.register(lake.root, "shop$orders", folder)
+    lake.run(orders, write_mode="append")
+    assert spaces.rows(lance, "shop.orders") == [1, 1, 2]
 
 
 def test_names_that_are_no_folders_of_ours(lake, spaces):

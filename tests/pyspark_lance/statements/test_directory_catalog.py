@@ -161,6 +161,23 @@ def test_a_row_with_the_location_of_the_manifest_table_is_not_dropped(sql, names
     assert manifest.read_listing(lake).tables == {"other": "other.lance"}
 
 
+def test_a_table_that_others_would_confuse_is_not_created(sql, namespace, lake):
+    """A folder of the root has another id; a folder that pylance named has none."""
+    namespace.create("nyc.t", 1)
+    namespace.call("create_namespace", "nyc")
+    namespace.call("register_table", "nyc.other", location="other.lance")
+    for name in ("other", "nyc.t"):
+        namespace.call("deregister_table", name)
+    before = sorted(path.name for path in Path(lake).iterdir())
+    for statement, message in {
+        "CREATE TABLE lake.other (a BIGINT)": r"other\.lance is the table nyc\$other",
+        "CREATE TABLE lake.nyc.t AS SELECT 2L AS a": r"_nyc\$t is a table that was deregistered as nyc\$t",
+    }.items():
+        with pytest.raises(DatasetExistsError, match=message):
+            sql(statement)
+    assert sorted(path.name for path in Path(lake).iterdir()) == before
+
+
 def test_deregistered_tables_are_neither_created_over_nor_dropped(sql, lake):
     from lance.namespace import DirectoryNamespace
     from lance_namespace import DeregisterTableRequest
