@@ -55,6 +55,9 @@ _WORDS: Final = {
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 """How locations begin: others are relative to the working directory of whoever opens them."""
 _ATTEMPTS: Final = 10
+_MOST_LEVELS: Final = 32
+"""Levels of namespaces that are listed: a service may answer as if they lay in themselves."""
+_MOST_WORDS: Final = 500
 _MODELS: Final = "lance_namespace_urllib3_client.models"
 _TLS: Final = {"cert_file": "cert_file", "key_file": "key_file", "ssl_ca_cert": "ssl_ca_cert"}
 
@@ -89,7 +92,16 @@ class Namespace:
             self._key, self._client, self._label = {"client": token}, source, f"the namespace {type(source).__name__}"
 
     def list_ids(self, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Yield the ids of all tables, in nested namespaces too; some may be declared without a version."""
+        """Yield the ids of all tables, in nested namespaces too; some may be declared without a version.
+
+        Raises:
+            StoreError: The namespace did not answer, or its pages or levels do not end.
+        """
+        if len(above) > _MOST_LEVELS:
+            raise StoreError(
+                f"{self._label} has more than {_MOST_LEVELS} levels of namespaces: {'.'.join(above)}; list_namespaces "
+                "must answer with the names of those below the id alone"
+            )
         tables, reason = self._list("list_tables", "ListTablesRequest", "tables", above)
         yield from ((*above, name) for name in tables)
         namespaces, other_reason = self._list("list_namespaces", "ListNamespacesRequest", "namespaces", above)
@@ -117,6 +129,7 @@ class Namespace:
         """The location and the storage options of a table, which is declared, with its namespaces, if it is missing.
 
         Raises:
+            DatasetExistsError: The id is that of a namespace.
             UnsupportedError: The namespace keeps the versions of the table itself.
             StoreError: The namespace did not answer.
         """
@@ -127,7 +140,13 @@ class Namespace:
         for depth in range(1, len(table_id)):
             self._unless_exists("create_namespace", "CreateNamespaceRequest", table_id[:depth])
         self._unless_exists("declare_table", "DeclareTableRequest", table_id)
-        return self.describe(table_id)  # of two that declare it at once, both get the location of one
+        try:
+            return self.describe(table_id)  # of two that declare it at once, both get the location of one
+        except DatasetNotFoundError as error:
+            raise DatasetExistsError(
+                f"{self._label} has {'.'.join(table_id)}, but not as a table: the id is that of a namespace, or the "
+                "table was dropped meanwhile; choose another id"
+            ) from error
 
     def deregister(self, table_id: Sequence[str]) -> None:
         """Remove a table, whose files were deleted, from the namespace.
@@ -160,7 +179,7 @@ class Namespace:
         self, verb: str, request: str, field: str, above: tuple[str, ...]
     ) -> tuple[list[str], InvalidInputError | None]:
         """The names of tables or namespaces; none, and why, where the namespace has no such at this depth."""
-        names, token = list[str](), None
+        names, token, tokens = list[str](), None, set[str]()
         while True:
             try:
                 page = self._call(verb, request, above, page_token=token)
@@ -170,6 +189,12 @@ class Namespace:
             token = page.page_token
             if not token:
                 return names, None
+            if token in tokens:
+                raise StoreError(
+                    f"{self._label} gives the same page_token again to {verb} of {'.'.join(above) or 'its root'}: each "
+                    "page must have its own"
+                )
+            tokens.add(token)
 
     def _place(self, table_id: Sequence[str], response: Any) -> tuple[str, dict[str, str]]:
         name = ".".join(table_id)
@@ -186,9 +211,16 @@ class Namespace:
         options = dict(response.storage_options or {})
         end, before = options.pop("expires_at_millis", None), options.pop("refresh_offset_millis", _RENEW_BEFORE_MS)
         if end is not None:
+            try:
+                end, before = int(end), int(before)
+            except ValueError as error:
+                raise StoreError(
+                    f"{self._label} gives {name} options whose end cannot be read: expires_at_millis and "
+                    "refresh_offset_millis must be integers"
+                ) from error
             reference = self.options_of(table_id)
             with _lock:
-                _vended[reference[NAMESPACE_TABLE]] = options, int(end) - int(before), int(end)
+                _vended[reference[NAMESPACE_TABLE]] = options, end - before, end
             options = {**options, **reference}
         return str(response.location), options
 
@@ -215,7 +247,7 @@ class Namespace:
                 raise DatasetExistsError(f"{self._label} already has {name}") from error
             if code == _CONCURRENT:
                 raise RetryableConflictError(f"{self._label}: another client changes {name} now: {error}") from error
-            reason = getattr(error, "reason", None) or error
+            reason = _reason_of(error)
             if code == _INVALID:
                 raise InvalidInputError(f"{self._label} does not take {verb} of {name}: {reason}") from error
             raise StoreError(
@@ -343,14 +375,33 @@ def _connect(properties_as_json: str) -> Any:
 def _code_of(error: Exception) -> int | None:
     """The code of the specification in an error of a client; None if it has none."""
     code = getattr(error, "code", None)
-    body = getattr(error, "body", None)
-    if code is None and isinstance(body, str):
-        try:
-            answer = json.loads(body)
-        except ValueError:
-            return None
-        code = answer.get("code") if isinstance(answer, dict) else None
+    if code is None and isinstance(getattr(error, "body", None), str):
+        code = _answer_of(error).get("code")
+        return code if isinstance(code, int) else None
     if code is None:  # lance-namespace-impls has no codes
         text = f"{type(error).__name__}: {error}"
         return next((number for pattern, number in _WORDS.items() if re.match(pattern, text)), None)
     return None if code is None else int(getattr(code, "value", code))
+
+
+def _answer_of(error: Exception) -> dict[str, Any]:
+    """The object in the body of an answer with an error; empty if there is none."""
+    try:
+        answer = json.loads(getattr(error, "body", None) or "")
+    except (TypeError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _reason_of(error: Exception) -> str:
+    """What a service says about an error, on one line."""
+    status, answer, body = getattr(error, "status", None), _answer_of(error), getattr(error, "body", None)
+    if status is None and type(error).__name__ == "ValidationError":
+        return "the answer is none of the specification of Lance namespaces: uri may be the one of another service"
+    if status is None:
+        return str(error)
+    words = [str(answer[name]) for name in ("error", "detail", "message") if answer.get(name)]
+    if not words and isinstance(body, str) and not body.lstrip().startswith("<"):
+        words = [body]
+    said = " ".join(": ".join(dict.fromkeys(words)).split())[:_MOST_WORDS]
+    return " ".join(filter(None, (str(status), getattr(error, "reason", None), said and f"({said})")))

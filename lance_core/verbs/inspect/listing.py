@@ -94,7 +94,11 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
 
 
 def plain_location(location: str) -> str:
-    """A location without empty parts and dots, as other tools may write them: "./a//b" is "a/b"."""
+    """A location without empty parts and dots, as other tools may write them: "./a//b" is "a/b".
+
+    pylance reads locations as URLs, which lose tabs and line breaks.
+    """
+    location = location.translate(dict.fromkeys(b"\t\n\r"))
     return posixpath.normpath(location) if location else location
 
 

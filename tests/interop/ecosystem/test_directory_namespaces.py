@@ -333,6 +333,17 @@ def test_a_table_whose_ids_have_different_policies_is_left_alone(tmp_path, caplo
     assert "orders and shop/orders_v2 are ids of one table and have different policies" in caplog.text
 
 
+def test_ids_with_line_breaks_are_found_where_pylance_has_their_tables(spaces):
+    spaces.call("create_namespace", "shop")
+    for number, name in enumerate(["ab", "a\nb", "a\t\rb"]):
+        spaces.create(["shop", name], number)
+    values = {
+        table.path: lance_core.dataset(table.uri, storage_options=table.storage_options).to_table()["a"].to_pylist()
+        for table in find(spaces)
+    }
+    assert values == {"shop/ab": [0], "shop/a\nb": [1], "shop/a\t\rb": [2]}
+
+
 def test_ids_with_slashes_have_paths_of_their_own(tmp_path):
     root = str(tmp_path / "lake")
     Namespace(root).create("other", 1)

@@ -1,11 +1,13 @@
 """Namespaces of others: tables are opened, written and listed by ids that pylance's REST adapter and clients know."""
 
 import datetime as dt
+import http.server
 import json
 import pickle
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import lance
 import lance_namespace
@@ -247,6 +249,96 @@ def test_a_location_that_is_relative_to_nothing_is_rejected(tmp_path, monkeypatc
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
+@pytest.mark.parametrize("mode", ["create", "overwrite", "append"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_write_names_its_rows_where_the_id_was_removed_meanwhile(service, spaces, mode, renamed):
+    def batches():
+        yield ROWS
+        location = spaces.listed()["shop$lost"]
+        spaces.call("deregister_table", "shop.lost")
+        if renamed:
+            spaces.call("register_table", "shop.other", location=location)
+            spaces.create("shop.lost", 5)
+        yield ROWS
+
+    named = {"namespace_client": service, "table_id": ["shop", "lost"]}
+    spaces.call("declare_table", "shop.lost")
+    with pytest.raises(
+        DatasetNotFoundError, match=r"committed to .*lost, but the table shop\.lost was dropped or renamed"
+    ):
+        lance_core.write_dataset(batches(), schema=ROWS.schema, mode=mode, **named)
+
+
+def test_a_written_table_is_returned_where_the_namespace_fails_after_it(tmp_path, caplog):
+    vendor = Vendor(str(tmp_path / "t"), None)
+
+    def batches():
+        yield ROWS
+        vendor.broken = True
+
+    assert lance_core.write_dataset(batches(), schema=ROWS.schema, namespace_client=vendor, table_id=["t"]).version == 1
+    assert "is still the table t is not checked: " in caplog.text
+
+
+def test_the_id_of_a_namespace_is_no_table(service, spaces):
+    before = spaces.listed()
+    with pytest.raises(DatasetExistsError, match=r"has shop, but not as a table: .* choose another id"):
+        lance_core.write_dataset(ROWS, namespace_client=service, table_id=["shop"], mode="overwrite")
+    assert spaces.listed() == before
+
+
+@contextmanager
+def answering(body, status=200, content="application/json"):
+    """The properties of a service that gives one answer to each request."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("content-type", content)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_GET = do_POST  # noqa: N815 - a name of the library
+
+        def log_message(self, *_arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield {"impl": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (("{}",), r"list_tables of its root: .*the answer is none of the specification"),
+        (('{"detail": "key is stale"}', 403), r"403 Forbidden \(key is stale\)"),
+        (('{"error": "no", "detail": "key is stale", "code": "x"}', 403), r"403 Forbidden \(no: key is stale\)"),
+        (("boom", 500, "text/plain"), r"500 Internal Server Error \(boom\)"),
+        (("<html>login</html>", 403, "text/html"), r"403 Forbidden; check"),
+        (("<html>login</html>", 200, "text/html"), r"check that the service runs"),
+        (
+            ('{"tables": [], "namespaces": [], "page_token": "same"}',),
+            r"same page_token again to list_tables of its root",
+        ),
+        (('{"tables": [], "namespaces": ["t"]}',), r"more than 32 levels of namespaces: t\.t\."),
+    ],
+)
+def test_what_a_service_answers_is_in_the_error(answer, match):
+    with answering(*answer) as service, pytest.raises(StoreError, match=match) as raised:
+        maintenance.find_tables(namespace=service)
+    assert "\n" not in str(raised.value)
+    assert "login" not in str(raised.value)
+
+
+def test_an_end_of_options_that_is_no_number_is_named(tmp_path):
+    body = json.dumps({"location": str(tmp_path / "t"), "storage_options": {"expires_at_millis": "abc"}})
+    with answering(body) as service, pytest.raises(StoreError, match=r"expires_at_millis .* must be integers"):
+        lance_core.write_dataset(ROWS, namespace_client=service, table_id=["t"])
+
+
 def test_versions_that_a_namespace_manages_are_rejected(tmp_path):
     spaces = Namespace(str(tmp_path / "lake"), table_version_tracking_enabled="true")
     spaces.create("t", 1)
@@ -319,7 +411,7 @@ def test_vended_options_are_renewed_before_they_end_also_in_a_long_write(s3, mon
     assert written.count_rows() == 2
     assert ("data", "token2") in writes  # the file was begun before the options were renewed
     assert {token for _, token in writes} == {"token2"}
-    assert vendor.calls == 2
+    assert vendor.calls == 3  # the last one to see that the table is still there
     again = pickle.loads(pickle.dumps(written))
     assert again.count_rows() == 2
     assert "token" not in repr(again)
