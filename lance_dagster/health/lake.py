@@ -4,6 +4,7 @@
                               a namespace locates its tables without one
     include, exclude          globs over the path of a table below the root, such as "nyc/*"; `*` also matches slashes
     policies                  "nyc": fields for the tables in a folder; "nyc/flights": for one table
+    policy_names              the keys of `policies` as the caller spells them
 
 Policies are applied from the outside in: the policy of the job, then those of each folder, then that of the table, then
 the metadata `lance/maintenance` of its asset, if the code location has one. A table is named by the key of its asset,
@@ -100,6 +101,7 @@ class Lake:
     policies: Mapping[str, Any] = field(default_factory=dict)
     listing: Listing | None = None
     namespace: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    policy_names: tuple[str, ...] = ()
 
     def place(self, root: TableRoot) -> TableRoot:
         """The root of the lake as a `TableRoot`."""
@@ -167,12 +169,13 @@ class Lake:
     def _list_tables(self, place: TableRoot) -> list[FoundTable]:
         """The chosen tables, as the listing has them, or by a listing of the root."""
         from lance_core.maintenance import FoundTable  # noqa: PLC0415 - code locations load without it
-        from lance_core.maintenance.routine.maintain import find_chosen_tables, takes  # noqa: PLC0415 - code locations load without it
+        from lance_core.maintenance.routine.maintain import find_chosen_tables, reject_names_of_two, takes  # noqa: PLC0415 - code locations load without it
 
         if self.listing is None:
             space = dict(place.namespace) or None
-            return find_chosen_tables(place.root_uri, self.include, self.exclude, place.options, space)
-        tables = (
+            choice = (self.include, self.exclude, place.options, space, self.policy_names)
+            return find_chosen_tables(place.root_uri, *choice)
+        tables = [
             FoundTable(
                 path=entry["path"],
                 uri=entry["uri"],
@@ -180,7 +183,8 @@ class Lake:
                 storage_options=_options_when_opened(place, entry) if place.namespace else None,
             )
             for entry in self.listing
-        )
+        ]
+        reject_names_of_two(tables, [*self.include, *self.exclude, *self.policy_names])
         return [table for table in tables if takes(table, self.include, self.exclude)]
 
     def policy(
@@ -256,7 +260,8 @@ def make_lake(
     for name, path_policy in (policies or {}).items():
         policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: path_policy}, label=f"policies[{name!r}]")
     by_path = {name.strip("/").removesuffix(SUFFIX): path_policy for name, path_policy in (policies or {}).items()}
-    return Lake(root=root, policies=by_path, listing=listing, namespace=namespace or {}, **chosen)
+    chosen |= {"policies": by_path, "policy_names": tuple(policies or ())}
+    return Lake(root=root, listing=listing, namespace=namespace or {}, **chosen)
 
 
 def lance_external_assets(

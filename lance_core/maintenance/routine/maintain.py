@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lance_core.arguments import checked
-from lance_core.errors import DatasetNotFoundError, MaintenanceFailedError, StoreError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, MaintenanceFailedError, StoreError
 from lance_core.maintenance.routine.budget import fit_budget
 from lance_core.maintenance.routine.declared import check_indices, without_missing_columns
 from lance_core.maintenance.routine.dry_run import foresee
@@ -126,7 +126,7 @@ def maintain_lake(
 
     Raises:
         MaintenanceFailedError: A table failed; the error has all reports.
-        InvalidInputError: A policy is invalid.
+        InvalidInputError: A policy is invalid, or a glob or the name of a policy could be one of two tables.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
@@ -141,7 +141,8 @@ def maintain_lake(
     by_path = {name.strip("/").removesuffix(SUFFIX): changes for name, changes in (policies or {}).items()}
     for name, changes in by_path.items():
         change_policy(chosen, changes, where=f"policies[{name!r}]")
-    tables = {table.name: table for table in find_chosen_tables(root, include, exclude, storage_options, namespace)}
+    lake_tables = find_chosen_tables(root, include, exclude, storage_options, namespace, tuple(policies or ()))
+    tables = {table.name: table for table in lake_tables}
     warn_of_idle_choices(_logger, by_path, include, [name for table in tables.values() for name in table.names])
 
     def policy_of(path: str) -> MaintenancePolicy | None:
@@ -261,6 +262,7 @@ def find_chosen_tables(
     exclude: Sequence[str],
     storage_options: Mapping[str, str] | None,
     namespace: Mapping[str, Any] | None = None,
+    policy_names: Sequence[str] = (),
 ) -> list[FoundTable]:
     """The tables below a root that globs choose, each once, without reserved folders, by their paths.
 
@@ -272,12 +274,33 @@ def find_chosen_tables(
         exclude: Globs of tables to leave out.
         storage_options: The options by which the root is reached.
         namespace: Properties of a namespace, whose tables are chosen in place of those below the root.
+        policy_names: The folders and paths that have policies, as the caller spells them.
+
+    Raises:
+        InvalidInputError: A glob or the name of a policy could be one of two tables.
     """
     if namespace is not None:
         tables = find_in_namespace(namespace, storage_options)
     else:
         tables = _leave_links_out(canonical_uri(root), find_with_manifest(root, storage_options))
+    reject_names_of_two(tables, [*include, *exclude, *policy_names])
     return [table for table in tables if not table.path.startswith(_RESERVED) and takes(table, include, exclude)]
+
+
+def reject_names_of_two(tables: Iterable[FoundTable], choices: Iterable[str]) -> None:
+    """Reject the choice `x.lance` where `x` and `x.lance` are names of tables: it is the path of one, the name of one.
+
+    Raises:
+        InvalidInputError: A choice is such a name.
+    """
+    names = {name for table in tables for name in table.names}
+    for choice in choices:
+        base = choice.strip("/").removesuffix(SUFFIX)
+        if base != choice.strip("/") and {base, base + SUFFIX} <= names:
+            raise InvalidInputError(
+                f"{choice!r} could be the table {base} or the table {base}{SUFFIX}: write {base!r} or "
+                f"{base + SUFFIX * 2!r}"
+            )
 
 
 def takes(table: FoundTable, include: Sequence[str], exclude: Sequence[str]) -> bool:

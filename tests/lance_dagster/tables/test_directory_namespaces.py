@@ -12,7 +12,7 @@ import pytest
 
 import lance_core
 from lance_core import catalog
-from lance_core.errors import DatasetExistsError
+from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_dagster import (
     BranchPolicy,
     LanceMaintenancePolicy,
@@ -520,8 +520,17 @@ def test_ids_that_differ_by_the_suffix_are_two_tables(lake, tmp_path, is_service
         assert {spec.key.to_user_string(): spec.metadata["lance/uri"] for spec in assets} == names
         # pylance lists the folder of shop$x.lance in the root of its namespace, too, and cannot describe it.
         left_out = ["__manifest", "*_shop$x"]
-        job = build_maintenance_job(root=lake.root, exclude=["shop/x.lance", *left_out], namespace=namespace)
         resources = {"io_manager": lake.manager()}
+        clear = ["shop/x", "shop/x.lance.lance", *left_out]
+        for choice in ({"exclude": "y.lance"}, {"include": ["y.lance"]}, {"policies": {"y.lance": False}}):
+            with pytest.raises(InvalidInputError, match=r"write 'y' or 'y\.lance\.lance'"):
+                lance_core.maintenance.maintain_lake(lake.root, **choice, namespace=namespace or None)
+            job = build_maintenance_job(root=lake.root, namespace=namespace, **choice)
+            failed = job.execute_in_process(resources=resources, raise_on_error=False, run_config=QUIET)
+            assert "write 'y' or 'y.lance.lance'" in errors(failed)
+            with pytest.raises(InvalidInputError, match="could be the table y or the table"):
+                build_lance_health_checks(**place, **choice)
+        job = build_maintenance_job(root=lake.root, exclude=clear, namespace=namespace)
         assert job.execute_in_process(resources=resources, instance=lake.instance, run_config=QUIET).success
         assert [len(lance.dataset(uri).get_fragments()) for uri in names.values()] == [7, 7, 1, 1]
         reports = lance_core.maintenance.maintain_lake(lake.root, exclude=left_out, namespace=namespace or None)
