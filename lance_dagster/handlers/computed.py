@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.errors import UnsupportedError
+from lance_core.errors import FailedRowsError, UnsupportedError
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.columns import columns_result, reopen_base
 from lance_dagster.properties import ASSET_KEY
@@ -37,23 +37,32 @@ class ComputedHandler(LanceTypeHandler):
         """Compute the cells that are due, in as many commits as the asset asks for.
 
         Raises:
-            FailedRowsError: The function failed on more rows than allowed; the others are committed.
+            Failure: The function failed on more rows than allowed, which a retry would not change, or another run
+                holds rows that are due; what was computed is committed.
         """
         dataset = reopen_base(request)
         failures_uri = below_root(request.table.root_uri, f"{FAILED_FOLDER}/{self._name(value)}.lance")
         begun = time.monotonic()
-        done = dataset.compute_columns(
-            value.function,
-            **self._arguments(value, request),
-            failures_uri=failures_uri,
-            attempt=value.attempt,
-            progress=value.progress,
-            cost_per_row=value.cost_per_row,
-            executor=_executor(request) if value.engine == "spark" else None,
-            transaction_properties=request.commit.properties,
-            commit_message=request.commit.message,
-            **value.options,
-        )
+        try:
+            done = dataset.compute_columns(
+                value.function,
+                **self._arguments(value, request),
+                failures_uri=failures_uri,
+                attempt=value.attempt,
+                progress=value.progress,
+                cost_per_row=value.cost_per_row,
+                executor=_executor(request) if value.engine == "spark" else None,
+                transaction_properties=request.commit.properties,
+                commit_message=request.commit.message,
+                **value.options,
+            )
+        except FailedRowsError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        if done.rows_held:
+            raise dg.Failure(
+                f"{done.rows_held:,} rows that are due are held by another run of {self._name(value)}, and what this "
+                "run could compute is committed: run it again once the other one has ended"
+            )
         calls = done.rows_computed - done.rows_staged_before
         entries: dict[str, Any] = {
             **describe_due_rows(done.rows_due, dataset),

@@ -13,6 +13,7 @@ equal keys are the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -146,7 +147,8 @@ def join_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> 
     empty = _join_columns(
         normalize_spark_keys(_select_fields(empty_table(rows.schema), fields)), empty_table(rows.schema).select(about)
     )
-    reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
+    first = pa.RecordBatch.from_pylist([], schema=empty.schema)  # before pyarrow 26 a reader must have a batch
+    reader = pa.RecordBatchReader.from_batches(empty.schema, chain([first], batches()))
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     if hasattr(acero, "RecordBatchReaderSourceNodeOptions"):
         probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))

@@ -255,7 +255,7 @@ class _WriteOutput:
 
 def split_large_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches, large ones as copies of some rows at a time, which do not keep the large batch in memory."""
-    for batch in batches:
+    for batch in map(complete_offsets, batches):
         size = batch.nbytes
         if size <= 2 * PART_BYTES:
             yield batch
@@ -266,6 +266,35 @@ def split_large_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
             del columns
         pa.default_memory_pool().release_unused()  # otherwise the allocator keeps the memory of the copies
+
+
+def complete_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with offsets of lists without items, which Spark leaves out below lists without items."""
+    columns = [_complete_offsets(column) for column in batch.columns]
+    if all(new is old for new, old in zip(columns, batch.columns, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _complete_offsets(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        children = [array.field(number) for number in range(kind.num_fields)]
+        own_buffers = 1
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        children, own_buffers = [array.values], 2
+        item_type = array.values.type
+        if not len(array.values) and item_type.num_fields:
+            width = 8 if pa.types.is_large_list(kind) else 4
+            offsets = pa.py_buffer(bytes((len(array) + 1) * width))
+            empty = pa.array([], item_type)
+            return pa.Array.from_buffers(kind, len(array), [array.buffers()[0], offsets], children=[empty])
+    else:
+        return array
+    complete = [_complete_offsets(child) for child in children]
+    if all(new is old for new, old in zip(complete, children, strict=True)):
+        return array
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:own_buffers], children=complete)
 
 
 def copy_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -244,3 +244,26 @@ def table_of_features():
 
 def test_the_page_has_the_table():
     assert table_of_features() in (ROOT / "docs/spark.md").read_text(), table_of_features()
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("array<struct<sku:string,tags:array<string>>>", []),
+        ("array<array<string>>", None),
+        ("map<string,array<string>>", {}),
+        ("array<map<string,int>>", []),
+    ],
+)
+def test_lists_below_lists_without_items(spark, uri, declared, value):
+    """Early releases leave the offsets of inner lists out, which ended the worker."""
+    pyspark_lance.write(spark.createDataFrame([(1, value)], f"id long, items {declared}"), uri)
+    assert [row["items"] for row in pyspark_lance.read(spark, uri).collect()] == [value]
+
+
+def test_a_merge_into_a_table_without_rows(spark, uri):
+    """Before pyarrow 26 the join of the keys failed."""
+    rows = spark.range(5).selectExpr("id", "1 as v")
+    pyspark_lance.write(rows.limit(0), uri, mode="overwrite")
+    pyspark_lance.merge(rows, uri, on="id")
+    assert pyspark_lance.read(spark, uri).count() == 5

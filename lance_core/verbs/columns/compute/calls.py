@@ -18,7 +18,7 @@ import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -29,6 +29,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.batch_udf import as_batch
+from lance_core.verbs.columns.compute.conform import conform_values
 
 _MOST_ERROR: Final = 2000
 """Characters of an error that are kept."""
@@ -154,8 +155,7 @@ def open_caller(calls: Calls) -> Iterator[Caller]:
 
             def call(batch: pa.RecordBatch) -> pa.RecordBatch:
                 with _as_call_error():
-                    awaited = asyncio.wait_for(function(batch), calls.timeout_s)
-                    result = asyncio.run_coroutine_threadsafe(awaited, loop).result()
+                    result = _await(loop, function(batch), calls.timeout_s)
                 return _check_result(result, batch.num_rows, calls.columns)
 
             with contextlib.closing(Caller(calls, calls.concurrency, call, pool)) as caller:
@@ -239,6 +239,21 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
+def _await(loop: asyncio.AbstractEventLoop, awaited: Awaitable[Any], timeout_s: float | None) -> Any:
+    """The result of what is awaited in the thread of a loop, which an error that ends programs must not end."""
+
+    async def catch_exit() -> Any:
+        try:
+            return await awaited
+        except (KeyboardInterrupt, SystemExit) as error:
+            return error
+
+    result = asyncio.run_coroutine_threadsafe(asyncio.wait_for(catch_exit(), timeout_s), loop).result()
+    if isinstance(result, KeyboardInterrupt | SystemExit):
+        raise result
+    return result
+
+
 @contextlib.contextmanager
 def _as_call_error() -> Iterator[None]:
     try:
@@ -287,10 +302,7 @@ def _check_result(result: Any, num_rows: int, columns: pa.Schema) -> pa.RecordBa
         raise InvalidInputError(f"the function returned {batch.num_rows} rows for {num_rows}")
     if sorted(batch.schema.names) != sorted(columns.names):
         raise SchemaError(f"the function returned the columns {batch.schema.names}, not {columns.names}")
-    try:
-        arrays = [batch.column(field.name).cast(field.type) for field in columns]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(f"the function returned other types than its columns: {error}") from error
+    arrays = [conform_values(batch.column(field.name), field) for field in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.remove_metadata())
 
 

@@ -90,7 +90,7 @@ class Lease:
         is_over = any(self._number not in lease["beside"] for lease in leases if lease)
         if is_over or _read_lease(self._store, self._key)[0].get("owner") != self.owner:
             raise SupersededError(
-                f"another run computes the columns of {self._prefix.rpartition('/')[2]!r} now, as this one was paused "
+                f"another run computes the columns of {self.claim[0]!r} now, as this one was paused "
                 f"for more than {self._seconds:.0f} s: nothing more was written; run it again to continue"
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from pyroaring import BitMap
 
 from lance_core.commit.records import Commit
 from lance_core.commit.versions import identity_of
+from lance_core.errors import LanceError
 from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_bytes
 from lance_core.table.fragment import Fragment
@@ -237,14 +239,21 @@ class Run:
         total = self._total = sum(self._left.values())
         self._begun = time.monotonic()
         stage, visible = Timer(self.pace.commit_every), Timer(self.pace.visible_every)
-        for _ in self._call_here(fragments) if self.executor is None else self._call_elsewhere(fragments):
-            done = total - sum(self._left.values())
-            if stage.is_over(done):
+        try:
+            for _ in self._call_here(fragments) if self.executor is None else self._call_elsewhere(fragments):
+                done = total - sum(self._left.values())
+                if stage.is_over(done):
+                    self.lease.check()
+                    self._results.stage()
+                if visible.is_over(done) and self._ended:
+                    self._commit()
+                self.report_progress()
+        except BaseException:
+            # What was computed is kept for the next run; if it cannot be, the first error is the one to know.
+            with suppress(LanceError, OSError):
                 self.lease.check()
                 self._results.stage()
-            if visible.is_over(done) and self._ended:
-                self._commit()
-            self.report_progress()
+            raise
 
     def report_progress(self, num_rows: int = 0) -> None:
         """Report the progress, with a number of rows that are done elsewhere."""

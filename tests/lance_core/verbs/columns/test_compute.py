@@ -832,3 +832,77 @@ def test_digests_are_the_same_in_each_release():
 
 
 DIGESTS = [-5934630573208423151, -7119460805655766528]
+
+
+class TestTypesOfResults:
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            (pa.string(), pa.array([1, 2])),
+            (pa.int32(), pa.array(["1", "2"])),
+            (pa.bool_(), pa.array([5, 0])),
+            (pa.float32(), pa.array([0.1, 1e300])),
+            (pa.list_(pa.float32(), 1), pa.array([[1e300], [1.0]])),
+            (pa.string(), pa.array([True, False])),
+            (pa.timestamp("us"), pa.array([1, 2])),
+            (pa.timestamp("us"), pa.array([1, 2], pa.timestamp("us", "UTC"))),
+            (pa.date32(), pa.array([1, 2], pa.int32())),
+            (pa.struct([("a", pa.int64())]), pa.array([{"a": 1, "b": 2}] * 2)),
+            (pa.int32(), pa.array([1, 2**40])),
+        ],
+        ids=str,
+    )
+    def test_another_kind_ends_the_run(self, tmp_path, kind, values):
+        table = lance_core.write_dataset({"id": [1, 2]}, tmp_path / "t", enable_stable_row_ids=True)
+        with pytest.raises(SchemaError, match="other types than its columns"):
+            table.compute_columns(
+                lambda _: values, inputs="id", columns=pa.schema([("v", kind)]), name="v", code_version="1"
+            )
+        assert table.schema.names == ["id"]
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            (pa.list_(pa.float32(), 2), pa.array([[0.5, 1.5], None])),
+            (pa.int32(), pa.array([2, 3])),
+            (pa.float32(), pa.array([float("inf"), None])),
+            (pa.string(), pa.nulls(2)),
+            (pa.string(), pa.array(["a", "b"], pa.large_string())),
+            (pa.struct([("a", pa.int32())]), pa.array([{"a": 1}, None])),
+        ],
+        ids=str,
+    )
+    def test_another_width_is_converted(self, tmp_path, kind, values):
+        table = lance_core.write_dataset({"id": [1, 2]}, tmp_path / "t", enable_stable_row_ids=True)
+        table.compute_columns(
+            lambda _: values, inputs="id", columns=pa.schema([("v", kind)]), name="v", code_version="1"
+        )
+        assert table.to_table(["v"])["v"].to_pylist() == values.to_pylist()
+
+
+@pytest.mark.parametrize("options", [{}, {"processes": 2}, {"timeout": 60}], ids=str)
+def test_what_was_computed_before_an_error_is_kept(tmp_path, options):
+    table = lance_core.write_dataset({"id": range(2000)}, tmp_path / "t", enable_stable_row_ids=True)
+
+    def compute(batch):
+        return (
+            batch["id"].slice(1) if 1500 in batch["id"].to_pylist() and not (tmp_path / "on").exists() else batch["id"]
+        )
+
+    what = {"inputs": "id", "columns": pa.schema([("v", pa.int64())]), "name": "v", "code_version": "1"}
+    with pytest.raises(InvalidInputError):
+        table.compute_columns(compute, **what, batch_size=20, **options)
+    (tmp_path / "on").touch()
+    assert table.compute_columns(compute, **what, batch_size=20).rows_staged_before >= 1400
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_coroutine_that_ends_the_program(tmp_path, error):
+    table = lance_core.write_dataset({"id": [1, 2]}, tmp_path / "t", enable_stable_row_ids=True)
+
+    async def compute(batch):
+        raise error
+
+    with pytest.raises(error):
+        table.compute_columns(compute, inputs="id", columns=pa.schema([("v", pa.int64())]), name="v", code_version="1")
