@@ -103,6 +103,9 @@ def reject_without_search(dataset: Handle) -> None:
 
     Raises:
         UnsupportedError: pylance, which indices of vectors or words need, is not installed.
+
+    Examples:
+        >>> maintenance.reject_without_search(lance.write_dataset({"id": [1]}, "flights.lance"))
     """
     manifest = dataset.snapshot.manifest
     names = {each.name for each in manifest.indices if not each.is_system and not is_supported(each, manifest.schema)}
