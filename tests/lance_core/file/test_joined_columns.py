@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import CorruptFileError
-from lance_core.file import joined_columns
+from lance_core.file import joined_columns, pool
 from lance_core.file.reader import DataFileReader
 from lance_core.store import open_store
 
@@ -56,7 +56,7 @@ def joins(monkeypatch):
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("writer", [lance_core, lance], ids=["ours", "theirs"])
 @pytest.mark.parametrize("num_rows", [1, 500])
-def test_the_same_rows(tmp_path, joins, writer, version, num_rows):
+def test_the_same_rows(tmp_path, monkeypatch, joins, writer, version, num_rows):
     rows = wide_table(num_rows, num_rows)
     writer.write_dataset(rows, tmp_path / "t", data_storage_version=version)
     for _ in range(5):
@@ -70,6 +70,12 @@ def test_the_same_rows(tmp_path, joins, writer, version, num_rows):
     some = ["s3", "i7", "l1", "f2"]
     assert first.to_table(columns=some) == expected.select(some)
     assert table.to_table(filter="i3 > 5").num_rows == lance.dataset(tmp_path / "t").count_rows("i3 > 5")
+    for threads in ("1", "16"):
+        monkeypatch.setenv("LANCE_CPU_THREADS", threads)
+        monkeypatch.setattr(pool, "_pools", {})
+        assert first.to_table() == expected
+        for opened in pool._pools.values():
+            opened.shutdown()
 
 
 @pytest.mark.parametrize("name", ["i0", "i5", "i11"])
