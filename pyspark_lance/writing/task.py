@@ -270,8 +270,9 @@ def split_large_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 def complete_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with offsets of lists without items, which Spark leaves out below lists without items."""
-    columns = [_complete_offsets(column) for column in batch.columns]
-    if all(new is old for new, old in zip(columns, batch.columns, strict=True)):
+    received = batch.columns
+    columns = [_complete_offsets(column) for column in received]
+    if all(new is old for new, old in zip(columns, received, strict=True)):
         return batch
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
