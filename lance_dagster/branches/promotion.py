@@ -190,8 +190,17 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else maintenance.cover_rows(latest, properties=properties),
+        coverage=None if is_idle else _cover_rows(latest, properties),
     )
+
+
+def _cover_rows(main: lance_core.LanceDataset, properties: Mapping[str, str]) -> maintenance.IndexCoverage:
+    """Extend the indices of main; what fails is reported with the promotion, which is committed all the same."""
+    try:
+        return maintenance.cover_rows(main, properties=properties)
+    except (LanceError, OSError) as error:
+        names = [index.name for index in main.describe_indices()]
+        return maintenance.IndexCoverage(version=main.version, problems=dict.fromkeys(names, str(error)))
 
 
 def _requires_search(ref: TableRef) -> bool:

@@ -279,6 +279,8 @@ def complete_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _complete_offsets(array: pa.Array) -> pa.Array:
     kind = array.type
+    if array.offset:
+        return array  # a slice is not from Spark
     if pa.types.is_struct(kind):
         children = [array.field(number) for number in range(kind.num_fields)]
         own_buffers = 1

@@ -75,7 +75,7 @@ def cover_rows(
     if len(own_names) < len(due) and find_pylance() is not None:
         _extend_by_pylance(dataset, due, problems, ChildProcess(index_memory, index_timeout_s))
     dataset.checkout_latest()
-    left = find_uncovered_indices(dataset.snapshot)
+    left = [name for name in _find_missing_rows(dataset.snapshot) if name in due]
     return IndexCoverage(
         version=dataset.version,
         covered=tuple(name for name in due if name not in left),
@@ -87,15 +87,26 @@ def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     """The names of the indices that miss rows, each with what covers them; empty if there are zone maps alone.
 
     That is "lance_core", "segment" for a further segment by pylance, or "retrain" for a new index by pylance.
+
+    Args:
+        snapshot: The version.
     """
+    due = _find_missing_rows(snapshot)
+    return {} if all(kind == "ZONEMAP" for kind, _ in due.values()) else {name: by for name, (_, by) in due.items()}
+
+
+def _find_missing_rows(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
+    """The kinds of the indices that miss rows, and what covers these, by name."""
     facts = read_facts(snapshot, ())
     own_names = {index.name for index in snapshot.manifest.indices if is_supported(index, snapshot.manifest.schema)}
-    due = {
-        name: "lance_core" if name in own_names else "retrain" if facts.find_stale_segments(index) else "segment"
+    return {
+        name: (
+            index.kind,
+            "lance_core" if name in own_names else "retrain" if facts.find_stale_segments(index) else "segment",
+        )
         for name, index in facts.present.items()
         if facts.missed_by(index)
     }
-    return due if any(facts.present[name].kind != "ZONEMAP" for name in due) else {}
 
 
 def reject_without_search(dataset: Handle) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import lance_core
 from lance_core import maintenance
+from lance_core.errors import StoreError
 from lance_core.maintenance.search import cover
 from lance_dagster import BranchPolicy, build_branch_jobs
 from tests.lance_dagster.lake import QUIET, Lake, errors
@@ -136,6 +137,35 @@ def test_one_corrupt_index_costs_itself(indexed):
     left = unindexed(uri)
     assert left.pop("embedding_idx") > 0
     assert set(left.values()) == {0.0}
+
+
+def test_a_failure_of_the_storage_after_the_commit_is_reported_with_it(indexed, monkeypatch):
+    """The branch is promoted: the run must not say that it was not."""
+    lake, uri = indexed
+
+    def fail(*_, **__):
+        raise StoreError("the storage does not answer")
+
+    monkeypatch.setattr(maintenance, "cover_rows", fail)
+    result = promote(lake)
+    (event,) = [event.materialization for event in result.all_events if event.is_step_materialization]
+    assert event.metadata["lance/indices_not_covered"].value == "body_idx, embedding_idx, id_idx"
+    assert event.metadata["lance/version"].value == lance_core.dataset(uri).version
+
+
+def test_a_zone_map_that_fails_beside_others_is_named(indexed, monkeypatch):
+    _, uri = indexed
+    table = lance_core.dataset(uri)
+    table.create_scalar_index("id", "ZONEMAP", name="zones")
+    table.insert(rows(700, 5))
+
+    def fail(*_, **__):
+        raise StoreError("the storage does not answer")
+
+    monkeypatch.setattr(cover, "optimize_indices", fail)
+    coverage = maintenance.cover_rows(table)
+    assert set(coverage.covered) == {"embedding_idx", "body_idx"}
+    assert set(coverage.problems) == {"id_idx", "zones"}
 
 
 def test_without_pylance_scalar_indices_are_covered(indexed, monkeypatch):

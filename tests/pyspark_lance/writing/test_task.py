@@ -349,3 +349,16 @@ def test_answers_come_in_order_of_partitions(monkeypatch):
     monkeypatch.setattr(transports.ArrowRdd, "of", lambda *_: rdd)
     found = run_on_partitions(SimpleNamespace(sparkSession=None), repr, pa.schema([("a", pa.int64())]))
     assert found == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("inner", [pa.list_(pa.string()), pa.map_(pa.string(), pa.int64())], ids=str)
+def test_offsets_that_spark_leaves_out_are_completed(inner):
+    """Below lists without items early releases send an empty buffer, at which Arrow ends the process."""
+    items = pa.array([], inner).values
+    empty = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"")], children=[items])
+    offsets = pa.py_buffer(bytes(12))
+    outer = pa.Array.from_buffers(pa.list_(inner), 2, [pa.py_buffer(b"\x01"), offsets], children=[empty])
+    inside = pa.StructArray.from_arrays([outer, pa.array([1, 2])], ["lists", "n"])
+    batch = write_task.complete_offsets(pa.RecordBatch.from_arrays([inside], ["s"]))
+    assert batch.column(0).field(0).values.buffers()[1].size == 4
+    assert batch.to_pylist() == [{"s": {"lists": [], "n": 1}}, {"s": {"lists": None, "n": 2}}]

@@ -44,12 +44,17 @@ def conform_values(values: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+    source, target = (
+        kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in (source, target)
+    )
     if pa.types.is_dictionary(source):
         source = source.value_type
     if pa.types.is_null(source) or source == target:
         return True
     if _is_list(source) and _is_list(target):
         return _is_same_kind(source.value_type, target.value_type)
+    if pa.types.is_map(source) and pa.types.is_map(target):
+        return _is_same_kind(source.key_type, target.key_type) and _is_same_kind(source.item_type, target.item_type)
     if pa.types.is_struct(source) and pa.types.is_struct(target):
         names = [[child.name for child in kind] for kind in (source, target)]
         return names[0] == names[1] and all(
@@ -60,6 +65,10 @@ def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     return source.id == target.id or any(is_of(source) and is_of(target) for is_of in _FAMILIES)
 
 
+def _without_extension(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -67,6 +76,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _count_infinite(values: Any) -> int:
     """The infinite floats in values of any depth of lists and structs."""
     kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _count_infinite(values.storage)
     if _is_list(kind):
         return _count_infinite(values.flatten())
     if pa.types.is_struct(kind):

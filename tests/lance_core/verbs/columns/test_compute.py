@@ -849,6 +849,7 @@ class TestTypesOfResults:
             (pa.date32(), pa.array([1, 2], pa.int32())),
             (pa.struct([("a", pa.int64())]), pa.array([{"a": 1, "b": 2}] * 2)),
             (pa.int32(), pa.array([1, 2**40])),
+            (pa.map_(pa.string(), pa.string()), pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64()))),
         ],
         ids=str,
     )
@@ -869,6 +870,7 @@ class TestTypesOfResults:
             (pa.string(), pa.nulls(2)),
             (pa.string(), pa.array(["a", "b"], pa.large_string())),
             (pa.struct([("a", pa.int32())]), pa.array([{"a": 1}, None])),
+            (pa.fixed_shape_tensor(pa.float32(), [2]), pa.array([[0.5, 1.5], [2.0, 3.0]], pa.list_(pa.float32(), 2))),
         ],
         ids=str,
     )
