@@ -184,6 +184,8 @@ class Namespace:
             try:
                 page = self._call(verb, request, above, page_token=token)
             except InvalidInputError as error:
+                if token is not None:
+                    raise  # some of the names are no list of them
                 return names, error
             names += getattr(page, field)
             token = page.page_token

@@ -288,11 +288,15 @@ def test_the_id_of_a_namespace_is_no_table(service, spaces):
 
 
 @contextmanager
-def answering(body, status=200, content="application/json"):
-    """The properties of a service that gives one answer to each request."""
+def answering(body, status=200, content="application/json", earlier=()):
+    """The properties of a service that gives one answer to each request, after earlier ones: pairs of body and status."""
+    answers = list(earlier)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
+            self.answer(*(answers.pop(0) if answers else (body, status)))
+
+        def answer(self, body, status):
             self.send_response(status)
             self.send_header("content-type", content)
             self.send_header("content-length", str(len(body)))
@@ -306,8 +310,10 @@ def answering(body, status=200, content="application/json"):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        yield {"impl": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
-        server.shutdown()
+        try:
+            yield {"impl": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -331,6 +337,13 @@ def test_what_a_service_answers_is_in_the_error(answer, match):
         maintenance.find_tables(namespace=service)
     assert "\n" not in str(raised.value)
     assert "login" not in str(raised.value)
+
+
+def test_a_list_that_breaks_off_is_no_list():
+    invalid = json.dumps({"error": "the token is stale", "code": 13, "type": "InvalidInput"})
+    earlier = [('{"tables": ["a"], "page_token": "2"}', 200), (invalid, 400)]
+    with answering('{"namespaces": []}', earlier=earlier) as service, pytest.raises(InvalidInputError, match="stale"):
+        maintenance.find_tables(namespace=service)
 
 
 def test_an_end_of_options_that_is_no_number_is_named(tmp_path):
