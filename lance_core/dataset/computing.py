@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +114,8 @@ class ComputeVerbs(Handle):
             concurrency: Calls of a coroutine function at the same time.
             setup: Makes the second argument of the function, once per process.
             on_running: What happens while another run computes these columns: "reject" raises, "wait" waits, "split"
-                computes due rows of fragments that no other run holds, a share of them at a time.
+                computes due rows of fragments that no other run holds, a share of them at a time, and at the end waits
+                for the others, and computes what they leave.
             lease_seconds: Seconds after which a run of another host that is not seen any more counts as dead.
             failures_uri: The table of failed rows; None for `_failed/<name>.lance` beside the table.
             attempt: A note on this call in the table of failed rows.
@@ -165,6 +166,8 @@ class ComputeVerbs(Handle):
             while True:
                 with hold_lease(self._store, name, on_running, lease_seconds) as lease:
                     self.checkout_latest()
+                    if not lease.beside:
+                        log.remove_old()
                     run = Run(
                         snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
                         retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=report,
@@ -173,8 +176,10 @@ class ComputeVerbs(Handle):
                     )  # fmt: skip
                     self._manifest, result = run.run()
                 total = result if total is None else total.join(result)
-                if not run.has_more:
+                if run.is_whole:
                     break
+                if not result.rows_due and not result.rows_compared:
+                    lease.wait_for_others()
         record_run(self.snapshot, name, total, time.monotonic() - begun, cost_per_row)
         judge_failures(total, max_failed_rows, log.uri)
         return total
@@ -250,25 +255,41 @@ class _FailureLog:
             failed: The rows that failed.
             ids: The row ids of all rows whose cells are committed.
         """
-        options = self.dataset.snapshot.options
-        table: Any
-        try:
-            table = type(self.dataset)(self.uri, storage_options=options)
-        except DatasetNotFoundError:
-            if failed:
-                target = resolve_target(self.uri, options)
-                write_version(self._describe(failed), None, target, WriteOptions.of("create", {}))
+        table, present = self._open()
+        if table is None and failed:
+            target = resolve_target(self.uri, self.dataset.snapshot.options)
+            write_version(self._describe(failed), None, target, WriteOptions.of("create", {}))
             return
         failed_ids = np.array([row.row_id for row in failed], np.uint64)
-        is_of_branch = pc.field("branch") == self._branch
-        present = table.to_table(columns=["row_id"], filter=is_of_branch)["row_id"].to_numpy()
-        over = np.setdiff1d(np.intersect1d(present, ids), failed_ids)
-        if len(over):
-            table.delete(is_of_branch & pc.field("row_id").isin(pa.array(over)))
+        self._remove(table, np.setdiff1d(np.intersect1d(present, ids), failed_ids))
         if failed:
             table.merge_insert(["branch", "row_id"]).when_matched_update_all().when_not_matched_insert_all().execute(
                 self._describe(failed)
             )
+
+    def remove_old(self) -> None:
+        """Remove rows that were deleted, or restored with a cell, since they failed; no other run may go on."""
+        table, present = self._open()
+        if not len(present):
+            return
+        rows, name = cast("Any", self.dataset), self.computation.state_name
+        failed_ids = np.zeros(0, np.uint64)
+        if name in rows.schema.names:
+            is_failed = pc.field("_rowid").isin(pa.array(present)) & pc.field((name, "failed"))
+            failed_ids = rows.to_table(["_rowid"], filter=is_failed)["_rowid"].to_numpy()
+        self._remove(table, np.setdiff1d(present, failed_ids))
+
+    def _open(self) -> tuple[Any, npt.NDArray[np.uint64]]:
+        """The table, None if there is none, and the row ids that it has of the branch."""
+        try:
+            table: Any = type(self.dataset)(self.uri, storage_options=self.dataset.snapshot.options)
+        except DatasetNotFoundError:
+            return None, np.zeros(0, np.uint64)
+        return table, table.to_table(["row_id"], filter=pc.field("branch") == self._branch)["row_id"].to_numpy()
+
+    def _remove(self, table: Any, ids: npt.NDArray[np.uint64]) -> None:
+        if len(ids):
+            table.delete((pc.field("branch") == self._branch) & pc.field("row_id").isin(pa.array(ids)))
 
     @property
     def _branch(self) -> str:

@@ -37,8 +37,8 @@ class ComputedHandler(LanceTypeHandler):
         """Compute the cells that are due, in as many commits as the asset asks for.
 
         Raises:
-            Failure: The function failed on more rows than allowed, which a retry would not change, or another run
-                holds rows that are due; what was computed is committed.
+            Failure: The function failed on more rows than allowed, which a retry would not change; what
+                was computed is committed.
         """
         dataset = reopen_base(request)
         failures_uri = below_root(request.table.root_uri, f"{FAILED_FOLDER}/{self._name(value)}.lance")
@@ -58,11 +58,6 @@ class ComputedHandler(LanceTypeHandler):
             )
         except FailedRowsError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        if done.rows_held:
-            raise dg.Failure(
-                f"{done.rows_held:,} rows that are due are held by another run of {self._name(value)}, and what this "
-                "run could compute is committed: run it again once the other one has ended"
-            )
         calls = done.rows_computed - done.rows_staged_before
         entries: dict[str, Any] = {
             **describe_due_rows(done.rows_due, dataset),

@@ -119,7 +119,8 @@ class Computation:
             present = fields.get(field.name)
             if present is not None and (present.metadata or {}).get(NAME_KEY.encode()) != self.name.encode():
                 raise InvalidInputError(
-                    f"{root} has the column {field.name!r} already, which computation {self.name!r} does not own"
+                    f"{root} has the column {field.name!r} already, which computation {self.name!r} does not own: "
+                    "drop or rename that column, or give the computed one another name"
                 )
             if present is not None and present.type != field.type:
                 raise SchemaError(

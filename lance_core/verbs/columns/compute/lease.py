@@ -112,6 +112,11 @@ class Lease:
             for other in self.beside.values()
         )
 
+    def wait_for_others(self) -> None:
+        """Wait until one of the runs has ended, or has a new share, whose fragments were left to them."""
+        while all(_read_owner(self._store, f"{self._prefix}{number}.json") is not None for number in self.beside):
+            time.sleep(_POLL_SECONDS)
+
     def end(self) -> None:
         """Release the lease, and remove those of runs that have ended without doing so."""
         self._ended.set()

@@ -80,7 +80,6 @@ class ComputeResult:
         commits: The number of versions.
         bytes_written: Bytes of the column files.
         first_error: The error of the first row on which the function failed; None if it did not fail.
-        rows_held: The rows that were left to other runs, which compute them, or compare their inputs.
     """
 
     version: int
@@ -94,11 +93,10 @@ class ComputeResult:
     commits: int = 0
     bytes_written: int = 0
     first_error: str | None = None
-    rows_held: int = 0
 
     def join(self, later: ComputeResult) -> ComputeResult:
         """The result of two runs, one after the other."""
-        total = {each.name: getattr(self, each.name) + getattr(later, each.name) for each in fields(self)[3:-2]}
+        total = {each.name: getattr(self, each.name) + getattr(later, each.name) for each in fields(self)[3:-1]}
         return replace(
             later, read_version=self.read_version, rows_due=dict(Counter(self.rows_due) + Counter(later.rows_due)),
             first_error=self.first_error or later.first_error, **total,

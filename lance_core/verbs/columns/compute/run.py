@@ -121,6 +121,7 @@ class Run:
         done_ids: Fragments that are done; those of this run are added.
         executor: Yields what other processes have computed of fragments; None to call the function in this one.
         task: The number of the task of another process of which this is the run; None for the run itself.
+        is_whole: Whether it computes all rows that are due, but for those that this process has computed before.
     """
 
     snapshot: Snapshot
@@ -156,9 +157,7 @@ class Run:
     _failed: list[FailedRow] = field(default_factory=list)
     _partial: set[int] = field(default_factory=set)
     _record_beside: Record = field(default_factory=Record)
-    _is_whole: bool = True
-    _held: int = 0
-    has_more: bool = field(default=False, init=False)
+    is_whole: bool = field(default=True, init=False)
 
     def run(self) -> tuple[Manifest, ComputeResult]:
         """Compute the cells that are due, and commit them."""
@@ -191,9 +190,8 @@ class Run:
         free = [due for due in fragments if not self.lease.leaves(due.fragment.id)]
         counts = np.cumsum([len(due.offsets) for due in free])
         chosen = free[: int(np.searchsorted(counts, counts[-1] / _SHARES)) + 1] if self.is_split and free else free
-        self._is_whole, self.has_more = len(chosen) == len(fragments), len(chosen) < len(free)
+        self.is_whole = len(chosen) == len(fragments)
         self.done_ids.update(due.fragment.id for due in chosen)
-        self._held = sum(len(due.offsets) for due in fragments) - (int(counts[-1]) if free else 0)
         return chosen
 
     @property
@@ -426,7 +424,7 @@ class Run:
     @property
     def _is_complete(self) -> bool:
         """Whether all rows of the version that were due, or had to be compared, are done."""
-        return self._is_whole and not any(self._left.values())
+        return self.is_whole and not any(self._left.values())
 
     def _write(self, fragment_id: int, columns: Schema, files: UncommittedFiles) -> WrittenColumns:
         """Write the file of a fragment."""
@@ -453,7 +451,7 @@ class Run:
         """Remove the staged files of which no row is needed any more."""
         store = self.snapshot.store
         for number, key in enumerate(self._staged.keys):
-            if (self.where is None and self._is_whole) or self._used[self._staged.files == number].all():
+            if (self.where is None and self.is_whole) or self._used[self._staged.files == number].all():
                 store.delete(key)
         for meta in store.list(data_key(f"{prefix_of(self.computation.name)}{self._tag}")):
             store.delete(meta.key)
@@ -472,7 +470,6 @@ class Run:
             commits=counts["commits"],
             bytes_written=counts["bytes"],
             first_error=self._first_error,
-            rows_held=self._held,
         )
 
 

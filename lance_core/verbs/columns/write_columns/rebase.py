@@ -156,7 +156,7 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
     """The columns with the ids that they have in a later version.
 
     Raises:
-        IncompatibleConflictError: A column was dropped, or has another type.
+        IncompatibleConflictError: A column was dropped, has another type, or was added by another owner.
     """
     before, now = pending.snapshot.manifest.schema.by_id(), latest.schema.by_id()
     by_name = {field.name: field for field in latest.schema.fields}
@@ -166,6 +166,10 @@ def _find_columns(pending: PendingColumns, latest: Manifest) -> Schema:
         same = field_now is not None and _type_of(field_now) == _type_of(field)
         if (field.id in before and field_now is None) or (field_now is not None and not same):
             what = "was dropped, or has another type now" if field_now is None else "has another type now"
+            raise _incompatible(pending, field, what, latest.version)
+        # The metadata of a new column may say whose it is, as that of a computed column does.
+        if field_now is not None and field.id not in before and field.metadata.items() - field_now.metadata.items():
+            what = "was added by another writer (drop or rename that column, and write again)"
             raise _incompatible(pending, field, what, latest.version)
         fields.append(field_now or field)
     lacking = [field for field in fields if field.id not in now or field.name not in by_name]

@@ -2,7 +2,10 @@
 
 import copy
 import random
+import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 
@@ -13,6 +16,7 @@ import pytest
 import lance_core
 from lance_core.errors import RetryableConflictError
 from lance_core.verbs.columns.compute.digests import digest_rows
+from lance_core.verbs.columns.compute.lease import Lease
 from tests.inputs_in_place import replace_data, update_columns
 
 COLUMNS = pa.schema([("size", pa.int64())])
@@ -208,7 +212,7 @@ class Machine:
         code, mode = self.random.choice("12"), self.random.choice(["reject", "split", "split"])
         options = {"inputs": ["text"], "columns": COLUMNS, "name": "size", "code_version": code, "batch_size": BATCH}
         options |= {"commit_every": STAGED, "max_failed_rows": 10**6}
-        called, results = [Counter(), Counter()], []
+        called, results, others, waits = [Counter(), Counter()], [], [], threading.Event()
 
         def measure(batch, number):
             if number == 0 and not results:
@@ -227,13 +231,26 @@ class Machine:
                 with pytest.raises(RetryableConflictError):
                     self.table.compute_columns(partial(measure, number=1), **options)
             else:
-                results.append(self.table.compute_columns(partial(measure, number=1), **options, on_running=mode))
+                second = partial(measure, number=1)
+                others.append(pool.submit(self.table.compute_columns, second, **options, on_running=mode))
+                while not others[0].done() and not waits.is_set():
+                    time.sleep(0.01)
+
+        def wait(lease):
+            waits.set()
+            return wait_for_others(lease)
 
         due = {key for key, (text, cell) in self.rows.items() if cell != (code, text)}
         first = {key for key in due if key % 2 == 0}
-        result = self.table.compute_columns(
-            partial(measure, number=0), **options, where="key % 2 = 0", on_running=self.random.choice([mode, "wait"])
-        )
+        wait_for_others = Lease.wait_for_others
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
+            patch.setattr(Lease, "wait_for_others", wait)
+            result = self.table.compute_columns(
+                partial(measure, number=0),
+                **options,
+                where="key % 2 = 0",
+                on_running=self.random.choice([mode, "wait"]),
+            )
         texts = [Counter(self.rows[key][0] for key in keys if self.rows[key][0] != "poison") for keys in (first, due)]
         assert called[0] <= texts[0]
         assert called[0] + called[1] <= texts[1], "a row was called twice"
@@ -247,8 +264,9 @@ class Machine:
             is_done = dict(zip(rows["key"].to_pylist(), is_by, strict=True))
         assert all(is_done[key] for key in first)
         computed = {key for key in due if is_done[key]}
-        second = 0 if len(results) < 2 else results[1].rows_computed
-        assert len(computed) == result.rows_computed + second, (len(computed), result, results)
+        second = sum(other.result().rows_computed for other in others)
+        assert not others or computed == due
+        assert len(computed) == result.rows_computed + second, (len(computed), result, second)
         self.rows.update({key: (self.rows[key][0], (code, self.rows[key][0])) for key in computed})
         return f"code {code}, {mode}, {len(first)} and {second} of {len(due)} rows"
 
