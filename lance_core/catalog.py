@@ -19,14 +19,15 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
-from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError
 from lance_core.retry import retrying
-from lance_core.store import Namespace, StorageOptions, open_store, uri_below
+from lance_core.store import Namespace, StorageOptions, check_id, open_store, uri_below
 from lance_core.verbs.inspect.listing import (
     DELIMITER,
     MANIFEST_TABLE,
     SUFFIX,
     Listing,
+    check_listed,
     check_location,
     plain_location,
     read_listing,
@@ -40,6 +41,7 @@ __all__ = [
     "SUFFIX",
     "Listing",
     "Namespace",
+    "check_listed",
     "declare",
     "deregister",
     "free_location",
@@ -76,7 +78,7 @@ def declare(
 
     Raises:
         InvalidInputError: The location is not below the root, is reserved, or is inside another table, or a part of the
-            id is blank.
+            id is blank, or has control characters.
         CorruptFileError: A row of the manifest table has such a location.
         DatasetExistsError: A namespace has the id, or another id is listed with the location, with one inside it, or
             with the folder by which other clients open an id of the root.
@@ -89,8 +91,7 @@ def declare(
     """
     check_location(location)
     parts = object_id.split(DELIMITER)
-    if not all(part.strip() for part in parts):
-        raise InvalidInputError(f"the id {object_id!r} has a blank part: give names, joined by {DELIMITER}")
+    check_id(parts)
     listed = _open(root_uri, storage_options)
     if listed is None:
         return None

@@ -19,6 +19,7 @@ from lance_core.table.paths import TableFormat
 from lance_core.verbs.context.drop import drop
 from lance_core.verbs.context.handle import Handle, TableTarget, resolve_target
 from lance_core.verbs.files.conform import check_column_name
+from lance_core.verbs.inspect.listing import MANIFEST_TABLE
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clones import reject_clones, release_tags
@@ -181,7 +182,7 @@ class CommitVerbs(Handle):
         Raises:
             DatasetNotFoundError: The URI is not a dataset's root.
             InvalidInputError: A shallow clone needs files of the dataset, or the root is that of a branch, which
-                `branches.discard` removes.
+                `branches.discard` removes; or it is the manifest table of a directory namespace.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -190,6 +191,11 @@ class CommitVerbs(Handle):
             []
         """
         store = open_store(base_uri, storage_options)
+        if store.root.rstrip("/").endswith(f"/{MANIFEST_TABLE}"):
+            raise InvalidInputError(
+                f"{store.root} names the tables of its folder, which would lose their ids: drop these, or remove "
+                "one from it by lance_core.catalog.deregister; to give up all ids, remove its files by another program"
+            )
         reject_clones(store)
         latest = _load_latest_or_none(store)
         drop(store, ignore_not_found=bool(ignore_not_found))

@@ -14,7 +14,6 @@ sees later is read as a stream of all columns, with the same rows.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -39,18 +38,17 @@ from lance_core.dataset.maintenance import MaintenanceVerbs
 from lance_core.dataset.reading import ReadingVerbs
 from lance_core.dataset.refs import RefVerbs
 from lance_core.dataset.rows import RowVerbs
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, LanceError, UnsupportedError
-from lance_core.store import CommitLock, Namespace, StorageOptions, canonical_uri, open_store
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.store import CommitLock, Namespace, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, Session, TableTarget, resolve_target
 from lance_core.verbs.context.references import Reference
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.inspect.listing import check_listed
 from lance_core.verbs.write.commit_fragments import Write
 from lance_core.verbs.write.write_version import WriteOptions, check_rows, write_version
-
-_logger = logging.getLogger(__name__)
 
 _ENGINES = ("pyarrow.dataset", "duckdb")
 """Modules that look for Arrow's class."""
@@ -285,27 +283,6 @@ def _locate(
     return location, {**(storage_options or {}), **options}
 
 
-def _check_listed(uri: str, source: Any, table_id: Sequence[str]) -> None:
-    """Check that the table that was written is still the one of its id.
-
-    Raises:
-        DatasetNotFoundError: The namespace has no such table any more, or another one.
-    """
-    name, location = ".".join(table_id), None
-    try:
-        location, _ = Namespace(source).describe(table_id)
-    except DatasetNotFoundError:
-        pass
-    except LanceError as error:  # the version is committed
-        _logger.warning("whether %s is still the table %s is not checked: %s", uri, name, error)
-        return
-    if location is None or canonical_uri(location) != canonical_uri(uri):
-        raise DatasetNotFoundError(
-            f"the rows were committed to {uri}, but the table {name} was dropped or renamed in the namespace after it "
-            "was opened: register this location there, or write the rows again"
-        )
-
-
 def _check_read_params(params: Mapping[str, Any] | None) -> None:
     unknown = sorted(set(params or ()) - {"cache_repetition_index", "validate_on_decode"})
     if unknown:
@@ -416,7 +393,7 @@ def write_dataset(
         target, options = _with_attempt(target, options)
     new_target = write_version(data_obj, schema, target, options)
     if table_id is not None:
-        _check_listed(new_target.uri, namespace_client, table_id)
+        check_listed(new_target.uri, table_id, namespace=namespace_client)
     return LanceDataset(new_target.uri, storage_options=new_target.options, manifest=new_target.base)
 
 

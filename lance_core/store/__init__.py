@@ -27,6 +27,7 @@ from lance_core.store.external import ExternallyCommittedStore as ExternallyComm
 from lance_core.store.external import ExternalManifests as ExternalManifests
 from lance_core.store.external import find_manifest_table as find_manifest_table
 from lance_core.store.namespace import Namespace as Namespace
+from lance_core.store.namespace import check_id as check_id
 from lance_core.store.options import CommitLock as CommitLock
 from lance_core.store.options import StorageOptions as StorageOptions
 from lance_core.store.resolve import canonical_uri as canonical_uri

@@ -54,6 +54,7 @@ _WORDS: Final = {
 """The codes of errors that have none, by what their class and message begin with."""
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 """How locations begin: others are relative to the working directory of whoever opens them."""
+_CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f]")
 _ATTEMPTS: Final = 10
 _MOST_LEVELS: Final = 32
 """Levels of namespaces that are listed: a service may answer as if they lay in themselves."""
@@ -129,6 +130,7 @@ class Namespace:
         """The location and the storage options of a table, which is declared, with its namespaces, if it is missing.
 
         Raises:
+            InvalidInputError: A part of the id is blank, or has control characters.
             DatasetExistsError: The id is that of a namespace.
             UnsupportedError: The namespace keeps the versions of the table itself.
             StoreError: The namespace did not answer.
@@ -137,6 +139,7 @@ class Namespace:
             return self.describe(table_id)
         except DatasetNotFoundError:
             pass
+        check_id(table_id)
         for depth in range(1, len(table_id)):
             self._unless_exists("create_namespace", "CreateNamespaceRequest", table_id[:depth])
         self._unless_exists("declare_table", "DeclareTableRequest", table_id)
@@ -256,6 +259,19 @@ class Namespace:
                 f"{self._label} did not answer {verb} of {name}: {type(error).__name__}: {reason}; check that the "
                 "service runs, its properties and what they permit"
             ) from error
+
+
+def check_id(table_id: Sequence[str]) -> None:
+    """Check the parts of the id of a new table.
+
+    Raises:
+        InvalidInputError: A part is blank, or has control characters, which clients drop from locations.
+    """
+    if not all(part.strip() and _CONTROL.search(part) is None for part in table_id):
+        raise InvalidInputError(
+            f"the id {'$'.join(table_id)!r} has a part that is blank, or has line breaks, tabs or other control "
+            "characters: give other names"
+        )
 
 
 class _RestClient:

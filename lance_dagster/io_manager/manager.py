@@ -52,7 +52,7 @@ from lance_dagster.tables.begin import newest_version
 from lance_dagster.tables.branch_policy import DEFER_TAG, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.lost_writes import reject_lost_writes
-from lance_dagster.tables.namespaces import declare_location
+from lance_dagster.tables.namespaces import check_still_listed, declare_location
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import PREFIX, TableSettings
 
@@ -123,7 +123,7 @@ class LanceTableIOManager(dg.IOManager):
         Raises:
             DagsterInvariantViolationError: No handler stores the type of the value.
             LanceError: The value does not fit the table, or another writer made a conflicting commit. No row was
-                changed, except perhaps after an `OutcomeUnknownError`.
+                changed, except perhaps after an `OutcomeUnknownError`, or where the namespace dropped the id meanwhile.
         """
         ownership.reject_memory_of_another_process(context, self._settings)
         if not context.has_asset_key:
@@ -151,6 +151,7 @@ class LanceTableIOManager(dg.IOManager):
             report_skipped(output)
             output.move_watermarks()
             return
+        check_still_listed(output.location, self._settings)
         output.warn_of_earlier_attempts(outcome)
         if output.sets_columns:
             column_assets.check_still_column_owner(output, outcome.dataset)
@@ -169,8 +170,9 @@ class LanceTableIOManager(dg.IOManager):
             output.move_watermarks()
         else:
             output.release_consumed(outcome.dataset)
-        asset = context.asset_key.to_user_string()
-        record_check_read(output.facts, output.branch, outcome.dataset, output.keys, wrote=asset)
+        record_check_read(
+            output.facts, output.branch, outcome.dataset, output.keys, wrote=context.asset_key.to_user_string()
+        )
         self._report(output, outcome, obj)
         self._index_partitions(output, outcome.dataset)
 

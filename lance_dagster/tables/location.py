@@ -73,6 +73,7 @@ class TableLocation:
         path: The path relative to the root; None for a table that others write.
         object_id: Its id in a namespace, the parts joined by slashes.
         unlisted_id: The id by which the manifest table of the root should list the table, and does not yet.
+        listed_id: The id by which the namespace lists it, parts joined by `$`; None in a plain root.
     """
 
     uri: str
@@ -83,6 +84,7 @@ class TableLocation:
     path: str | None = None
     object_id: str = ""
     unlisted_id: str | None = None
+    listed_id: str | None = None
 
     def options(self, usual: Mapping[str, str] | None) -> dict[str, str] | None:
         """The storage options by which the table is opened: its own, or else the usual ones."""

@@ -78,14 +78,16 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
         is_there = catalog.has_table(location.uri, storage_options=root.options)
     if is_there:
         return replace(location, unlisted_id=id_of_folder)
-    return replace(_named(location, object_id, root, catalog.free_location(object_id, current)), unlisted_id=object_id)
+    free = _named(location, object_id, root, catalog.free_location(object_id, current))
+    return replace(free, unlisted_id=object_id, listed_id=None)
 
 
 def _named(location: TableLocation, object_id: str, root: Root, path: str) -> TableLocation:
     from lance_core import catalog  # noqa: PLC0415 - code locations load without it
 
     schema = "/".join(object_id.split(catalog.DELIMITER)[:-1])
-    return replace(location, schema=schema, path=path, uri=catalog.uri_below(root.root_uri, path))
+    uri = catalog.uri_below(root.root_uri, path)
+    return replace(location, schema=schema, path=path, uri=uri, listed_id=object_id)
 
 
 def follow_id(location: TableLocation, root: Root, name: str, listing: Listing | None) -> TableLocation:
@@ -117,7 +119,8 @@ def follow_id(location: TableLocation, root: Root, name: str, listing: Listing |
     # A key has slashes of an id as %2F, and a suffix where another asset has the name.
     if not ids.isdisjoint({unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}):
         return location
-    is_taken_away = ids or (current.is_kept and not uri.endswith(catalog.SUFFIX))
+    is_own_folder = unquote(uri.removeprefix(folder)) in (unquote(name), unquote(name) + catalog.SUFFIX)
+    is_taken_away = ids or (current.is_kept and not (is_own_folder and uri.endswith(catalog.SUFFIX)))
     return replace(location, uri=NO_LOCATION + name) if is_taken_away else location
 
 
@@ -141,15 +144,32 @@ def declare_location(location: TableLocation, root: Root) -> TableLocation:
     path = catalog.unused_location(root_uri, object_id, location.path, storage_options=options)
     location = replace(location, path=path, uri=catalog.uri_below(root_uri, path))
     listed_path = catalog.declare(root_uri, object_id, path, storage_options=options)
-    uri = location.uri if listed_path is None else catalog.uri_below(root_uri, listed_path)
-    return replace(location, uri=uri, unlisted_id=None)
+    if listed_path is None:
+        return replace(location, unlisted_id=None)
+    return replace(_named(location, object_id, root, listed_path), unlisted_id=None)
+
+
+def check_still_listed(location: TableLocation, root: Root) -> None:
+    """Check that a table that was written is still the one of its id, if it has one.
+
+    Raises:
+        DatasetNotFoundError: The id has no table any more, or another one.
+    """
+    if location.listed_id is not None:
+        from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+
+        where = {"root_uri": root.root_uri, "storage_options": root.options}
+        catalog.check_listed(
+            location.uri, location.listed_id, **({"namespace": root.namespace} if root.namespace else where)
+        )
 
 
 def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root: Root) -> TableLocation:
-    from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+    from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
 
     uri, vended = described
-    return replace(location, uri=canonical_uri(uri), own_options={**(root.options or {}), **vended}, unlisted_id=None)
+    options, listed_id = {**(root.options or {}), **vended}, location.object_id.replace("/", catalog.DELIMITER)
+    return replace(location, uri=canonical_uri(uri), own_options=options, unlisted_id=None, listed_id=listed_id)
 
 
 def open_below(root: Root, uri: str, table_name: str) -> lance_core.LanceDataset | None:

@@ -19,7 +19,16 @@ from typing import Any, Final
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.catalog import DELIMITER, Listing, Namespace, free_location, has_table, read_listing, unused_location
+from lance_core.catalog import (
+    DELIMITER,
+    Listing,
+    Namespace,
+    check_listed,
+    free_location,
+    has_table,
+    read_listing,
+    unused_location,
+)
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
 from lance_core.maintenance import find_tables
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
@@ -93,6 +102,17 @@ class CatalogTable:
             return self
         path = self.new_id.split(DELIMITER)
         return _described(self.catalog, path, Namespace(self.catalog.namespace).declare(path))
+
+    def check_still_listed(self) -> None:
+        """Check that a table that was changed is still the one of its id, if its catalog lists it.
+
+        Raises:
+            DatasetNotFoundError: The id has no table any more, or another one.
+        """
+        if self.catalog is not None and self.object_id is not None:
+            root = {"root_uri": self.catalog.root, "storage_options": self.catalog.storage_options}
+            place = root if self.catalog.namespace is None else {"namespace": self.catalog.namespace}
+            check_listed(self.uri, self.object_id, **place)
 
     def hides(self, dataset: LanceDataset) -> bool:
         """Whether a table at this location is hidden, because it was deregistered from its catalog."""

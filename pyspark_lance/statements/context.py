@@ -49,6 +49,7 @@ class Context:
         columns: The columns of the tables that were read.
         changed: The version of the table that the statement changes; None until it is known.
         reads_target: Whether the statement reads that version, so that its commit must follow it.
+        target_location: Where that table is; None for none.
     """
 
     def __init__(self, spark: SparkSession, statement: str, params: Mapping[str, Any]) -> None:
@@ -62,6 +63,7 @@ class Context:
         self.columns: list[str] = []
         self.changed: LanceDataset | None = None
         self.reads_target = False
+        self.target_location: CatalogTable | None = None
 
     @contextmanager
     def drop_views_at_end(self) -> Iterator[None]:
@@ -78,8 +80,14 @@ class Context:
 
     def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
         """The table, or branch, that a statement changes; a query that reads it reads the same version."""
-        self.changed, location = self.finder.target(name)
-        return self.changed, location
+        self.changed, self.target_location = self.finder.target(name)
+        return self.changed, self.target_location
+
+    def checked(self, answer: DataFrame) -> DataFrame:
+        """The answer of a statement, whose target must still have its id."""
+        if self.target_location is not None:
+            self.target_location.check_still_listed()
+        return answer
 
     def options(self, location: CatalogTable) -> ChangeOptions:
         """The options of a change of a table.

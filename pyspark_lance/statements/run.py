@@ -83,7 +83,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
     Raises:
         InvalidInputError: A part of the statement is not understood (the message has its line and column), or Spark
             rejects an expression. Nothing was done.
-        DatasetNotFoundError: There is no table of a name.
+        DatasetNotFoundError: There is no table of a name; or a changed table lost its id meanwhile.
         VersionNotFoundError: A table has no such branch, tag or version.
         SchemaError: A column does not exist, or a value does not fit it; the message names the column.
         DatasetExistsError: A table that is created already exists.
@@ -106,7 +106,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
     while True:
         try:
             with translate_messages(context), context.drop_views_at_end():
-                return run(context)
+                return context.checked(run(context))
         except CommitConflictError as conflict:
             if not context.reads_target:
                 raise

@@ -108,7 +108,7 @@ def _create_empty(
 ) -> DataFrame:
     schema = with_encodings(_schema(context, columns, properties.widths), properties.encodings)
     check_keys_of("PARTITIONED BY", map(schema.field, properties.partitions))
-    location = location.declared()
+    location = context.target_location = location.declared()
     lance_core.commit_fragments(
         location.uri,
         [],
@@ -130,7 +130,7 @@ def _create_as(
             f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
         )
     batch_schema(rows.schema)  # what cannot be stored is rejected before a namespace declares the table
-    location = location.declared()
+    location = context.target_location = location.declared()
     written = context.write(
         rows,
         location.uri,

@@ -12,21 +12,24 @@ table that was declared, but not created yet.
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked
-from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.store import uri_below
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, LanceError, UnsupportedError
+from lance_core.store import Namespace, canonical_uri, uri_below
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
+
+_logger = logging.getLogger(__name__)
 
 MANIFEST_TABLE: Final = "__manifest"
 DELIMITER: Final = "$"
@@ -91,6 +94,53 @@ def read_listing(root_uri: str | PathLike[str], *, storage_options: Mapping[str,
         namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
         is_kept=True,
     )
+
+
+@checked
+def check_listed(
+    uri: str,
+    table_id: str | Sequence[str],
+    *,
+    root_uri: str | PathLike[str] = "",
+    storage_options: Mapping[str, str] | None = None,
+    namespace: Any = None,
+) -> None:
+    """Check that a table that was written is still the one of its id; what does not answer is logged.
+
+    Args:
+        uri: Where the table was written.
+        table_id: Its id: the parts, or a string in which `$` joins them.
+        root_uri: The root whose manifest table lists the id.
+        storage_options: Credentials and options of the storage, under object_store's names.
+        namespace: A client or the properties of a namespace of others, in place of the root.
+
+    Raises:
+        DatasetNotFoundError: The id has no table any more, or another one.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
+        >>> catalog.check_listed(table.uri, "nyc$flights", root_uri="lake")
+        Traceback (most recent call last):
+        DatasetNotFoundError: ...
+    """
+    parts, location = table_id.split(DELIMITER) if isinstance(table_id, str) else list(table_id), None
+    try:
+        if namespace is not None:
+            location, _ = Namespace(namespace).describe(parts)
+        else:
+            path = read_listing(root_uri, storage_options=storage_options).tables.get(DELIMITER.join(parts))
+            location = None if path is None else uri_below(root_uri, path)
+    except DatasetNotFoundError:
+        pass
+    except LanceError as error:  # the version is committed
+        _logger.warning("whether %s is still the table %s is not checked: %s", uri, ".".join(parts), error)
+        return
+    if location is None or canonical_uri(location) != canonical_uri(uri):
+        raise DatasetNotFoundError(
+            f"the change was committed to {uri}, but the table {'.'.join(parts)} was dropped or renamed in its "
+            "namespace meanwhile: register this location there, or write the rows again"
+        )
 
 
 def plain_location(location: str) -> str:

@@ -20,7 +20,7 @@ from lance_core.errors import (
     InvalidInputError,
     UnsupportedError,
 )
-from tests.interop.namespaces import Namespace
+from tests.interop.namespaces import Namespace, rest_service
 
 ROWS = pa.table({"a": [1]})
 
@@ -227,11 +227,30 @@ def test_a_location_of_other_files_is_rejected(tmp_path, location):
     assert "shop$bad" not in catalog.read_listing(root).tables
 
 
-@pytest.mark.parametrize("object_id", ["", "$", "a$", "$a", "a$$b", " "])
-def test_ids_with_blank_parts_are_rejected(tmp_path, object_id):
-    Namespace(str(tmp_path)).create("a", 1)
-    with pytest.raises(InvalidInputError, match="has a blank part"):
+@pytest.mark.parametrize("object_id", ["", "$", "a$", "$a", "a$$b", " ", "a$b\nc", "a\x7f"])
+def test_ids_with_blank_parts_and_control_characters_are_rejected(tmp_path, object_id):
+    spaces = Namespace(str(tmp_path))
+    spaces.create("a", 1)
+    with pytest.raises(InvalidInputError, match="has a part that is blank, or has line breaks"):
         catalog.declare(tmp_path, object_id, "folder")
+    with (
+        rest_service(spaces.root) as service,
+        pytest.raises(InvalidInputError, match=r"that is blank|a list such|not take describe_table"),
+    ):
+        lance_core.write_dataset(
+            {"a": [1]}, namespace_client=service, table_id=object_id.split("$") if object_id else []
+        )
+    assert spaces.listed() == {"a": "a.lance"}
+
+
+def test_the_manifest_table_is_not_dropped(tmp_path):
+    spaces = Namespace(str(tmp_path))
+    spaces.create("a", 1)
+    before = spaces.listed()
+    for uri in (f"{spaces.root}/__manifest", f"{spaces.root}/./__manifest/"):
+        with pytest.raises(InvalidInputError, match="names the tables of its folder, which would lose their ids"):
+            lance_core.LanceDataset.drop(uri, ignore_not_found=True)
+    assert spaces.listed() == before
 
 
 def test_what_is_not_there_is_neither_registered_nor_deregistered(tmp_path):

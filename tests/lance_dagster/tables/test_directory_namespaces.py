@@ -369,6 +369,45 @@ def test_an_external_asset_whose_id_was_deregistered_fails(lake, spaces):
     assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
 
 
+def test_an_id_of_a_plain_folder_is_read_under_its_own_name_alone(lake, spaces):
+    spaces.call("create_namespace", "arch")
+    rename(spaces, "top", "arch.f")
+    (spec,) = lance_external_assets(lake.root)
+    assert spec.key.path == ["arch", "f"]
+    root = LanceTableResource(root_uri=lake.root).table_root
+    assert root.open_or_none(spec).count_rows() == 1
+    spaces.call("deregister_table", "arch.f")
+    assert [table.path for table in lance_core.maintenance.find_tables(lake.root)] == ["top.lance"]
+    assert (root.open_or_none(spec), root.with_listing().open_or_none(spec)) == (None, None)
+    (again,) = lance_external_assets(lake.root)
+    assert again.key.path == ["top"]
+    assert root.open_or_none(again).count_rows() == 1
+
+
+@pytest.mark.parametrize("is_service", [False, True])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_run_names_its_rows_where_the_id_was_taken_away_meanwhile(lake, spaces, is_service, renamed):
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.orders", 1)
+    location = location_of(spaces, "shop.orders")
+
+    def batches():
+        yield pa.record_batch({"a": [5]})
+        spaces.call("deregister_table", "shop.orders")
+        if renamed:
+            spaces.call("register_table", "shop.archive", location=Path(location).name)
+            spaces.create("shop.orders", 5)
+
+    @dg.asset(key=["shop", "orders"])
+    def late():
+        return pa.RecordBatchReader.from_batches(pa.schema({"a": pa.int64()}), batches())
+
+    with rest_service(lake.root) as service:
+        result = lake.run(late, fails=True, **({"namespace": service} if is_service else {}))
+    assert f"committed to {location}, but the table shop.orders was dropped or renamed" in errors(result)
+    assert lance.dataset(location).to_table()["a"].to_pylist() == [5]
+
+
 def test_a_write_begins_no_table_that_others_would_confuse(lake, spaces):
     """A folder of the root has another id; a folder that pylance named has none."""
     spaces.create("shop.orders", 1)

@@ -178,6 +178,41 @@ def test_a_table_that_others_would_confuse_is_not_created(sql, namespace, lake):
     assert sorted(path.name for path in Path(lake).iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("statement", "is_service"),
+    [
+        ("INSERT INTO {} SELECT late(1L)", False),
+        ("UPDATE {} SET a = late(1L)", True),
+        ("CREATE OR REPLACE TABLE {} AS SELECT late(1L) AS a", True),  # in a root of its own it lists the id again
+    ],
+)
+def test_a_statement_names_its_rows_where_the_id_was_taken_away_meanwhile(
+    spark, namespace, lake, statement, is_service
+):
+    namespace.call("create_namespace", "nyc")
+    namespace.create("nyc.t", 3)
+    location = namespace.call("describe_table", "nyc.t").location
+
+    def deregister(value):
+        from lance_core import catalog
+
+        catalog.deregister(lake, Path(location).name, missing_ok=True)
+        return value
+
+    spark.udf.register("late", deregister, "long")
+    with rest_service(lake) as service:
+        pyspark_lance.register_catalog(spark, "far", **({"namespace": service} if is_service else {"root": lake}))
+        with pytest.raises(DatasetNotFoundError, match=r"committed to .*, but the table nyc\.t was dropped or renamed"):
+            pyspark_lance.sql(spark, statement.format("far.nyc.t"))
+    assert 1 in lance_core.dataset(location).to_table()["a"].to_pylist()
+
+
+def test_the_manifest_table_is_not_dropped(sql, namespace, lake):
+    with pytest.raises(InvalidInputError, match="names the tables of its folder"):
+        sql(f"DROP TABLE lance.`{lake}/__manifest`")
+    assert namespace.tables() == ["other"]
+
+
 def test_deregistered_tables_are_neither_created_over_nor_dropped(sql, lake):
     from lance.namespace import DirectoryNamespace
     from lance_namespace import DeregisterTableRequest
