@@ -119,10 +119,11 @@ def check_listed(
 
     Examples:
         >>> from lance_core import catalog
-        >>> table = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
-        >>> catalog.check_listed(table.uri, "nyc$flights", root_uri="lake")
-        Traceback (most recent call last):
-        DatasetNotFoundError: ...
+        >>> try:
+        ...     catalog.check_listed("lake/nyc/flights.lance", "nyc$flights", root_uri="lake")
+        ... except lance.errors.DatasetNotFoundError:
+        ...     print("the root has no manifest table")
+        the root has no manifest table
     """
     parts, location = table_id.split(DELIMITER) if isinstance(table_id, str) else list(table_id), None
     try:
