@@ -191,13 +191,13 @@ class CommitVerbs(Handle):
             []
         """
         store = open_store(base_uri, storage_options)
+        reject_clones(store)
+        latest = _load_latest_or_none(store)
         if store.root.rstrip("/").endswith(f"/{MANIFEST_TABLE}"):
             raise InvalidInputError(
                 f"{store.root} names the tables of its folder, which would lose their ids: drop these, or remove "
                 "one from it by lance_core.catalog.deregister; to give up all ids, remove its files by another program"
             )
-        reject_clones(store)
-        latest = _load_latest_or_none(store)
         drop(store, ignore_not_found=bool(ignore_not_found))
         if latest is not None:
             release_tags(store, latest)
