@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark_lance.distributed.computing import compute_columns as compute_columns
     from pyspark_lance.distributed.computing import executor_of_calls as executor_of_calls
     from pyspark_lance.distributed.indices import create_scalar_index as create_scalar_index
+    from pyspark_lance.distributed.search_indices import executor_index_builder as executor_index_builder
     from pyspark_lance.lance_table import LanceMergeBuilder as LanceMergeBuilder
     from pyspark_lance.lance_table import LanceTable as LanceTable
     from pyspark_lance.reading.change_feed import read_changes as read_changes
@@ -81,6 +82,7 @@ _MODULES: Final = {
     ".distributed.compaction": "CompactionFailure CompactionReport compact execute_tasks executor_rewriter",
     ".distributed.computing": "compute_columns executor_of_calls",
     ".distributed.indices": "create_scalar_index",
+    ".distributed.search_indices": "executor_index_builder",
     ".lance_table": "LanceMergeBuilder LanceTable",
     ".reading.change_feed": "read_changes",
     ".reading.read": "read",

@@ -24,7 +24,7 @@ NAMES = {
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
-        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexCoverage", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
+        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexBuilder", "IndexCoverage", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
         "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "cover_rows", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
         "reject_without_search", "removed_commits", "select",
         "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "parse_declarations", "pool_rewriter", "run_here",
@@ -36,7 +36,7 @@ NAMES = {
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
-        "compact", "compute_columns", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "executor_of_calls", "executor_rewriter", "inserted_rows", "local_session", "merge",
+        "compact", "compute_columns", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "executor_index_builder", "executor_of_calls", "executor_rewriter", "inserted_rows", "local_session", "merge",
         "on_read", "parse_merge_clauses", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
         "write_columns",
     ],

@@ -34,6 +34,7 @@ from lance_core.maintenance.routine.steps import pool_rewriter, run_here
 from lance_core.maintenance.search.cover import IndexCoverage, cover_rows, reject_without_search
 from lance_core.maintenance.search.declaration import IndexDeclaration, parse_declarations
 from lance_core.maintenance.search.overview import IndexHealth, describe_index_health
+from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 
@@ -53,6 +54,7 @@ __all__ = [
     "ExpectedVersions",
     "FoundTable",
     "HoldingVersion",
+    "IndexBuilder",
     "IndexCoverage",
     "IndexDeclaration",
     "IndexHealth",

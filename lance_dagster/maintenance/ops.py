@@ -22,7 +22,7 @@ from lance_dagster.tables.refs import TableRef, TableRoot, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import CompactionTask, MaintenanceReport, Rewriter
+    from lance_core.maintenance import CompactionTask, IndexBuilder, MaintenanceReport, Rewriter
     from lance_core.maintenance.routine.steps import StepContext
 
 Engine = Literal["process", "spark"]
@@ -89,16 +89,31 @@ class MaintenanceOps:
         def run_on_executors(dataset: Any, tasks: "Sequence[CompactionTask]") -> Iterable[Any]:
             import pyspark_lance  # noqa: PLC0415 - optional
 
-            manager = getattr(context.resources, self.io_manager_key)
-            if not hasattr(manager, "spark_session"):
-                raise dg.DagsterInvalidDefinitionError(
-                    f'a {type(manager).__name__} has no Spark session; use engine="process"'
-                )
-            return pyspark_lance.executor_rewriter(manager.spark_session(), self.policy.max_parallel_tasks)(
-                dataset, tasks
-            )
+            spark = self.spark_session(context)
+            return pyspark_lance.executor_rewriter(spark, self.policy.max_parallel_tasks)(dataset, tasks)
 
         return run_here if self.engine == "process" else run_on_executors
+
+    def index_builder(self, context: dg.OpExecutionContext) -> "IndexBuilder | None":
+        """What builds parts of declared indices on Spark's executors; None for a child process of the step."""
+        if self.engine == "process":
+            return None
+        import pyspark_lance  # noqa: PLC0415 - optional
+
+        return pyspark_lance.executor_index_builder(self.spark_session(context))
+
+    def spark_session(self, context: dg.OpExecutionContext) -> Any:
+        """The Spark session of the IO manager.
+
+        Raises:
+            DagsterInvalidDefinitionError: The IO manager has none.
+        """
+        manager = getattr(context.resources, self.io_manager_key)
+        if not hasattr(manager, "spark_session"):
+            raise dg.DagsterInvalidDefinitionError(
+                f'a {type(manager).__name__} has no Spark session; use engine="process"'
+            )
+        return manager.spark_session()
 
     def plan_op(self) -> dg.OpDefinition:
         """The op that lists the tables, and plans the work on those that need it."""
@@ -230,8 +245,10 @@ class MaintenanceOps:
                 return {**rows, **run, **table.owner_properties()}
 
             def step_context(step: str, dataset: Any) -> "StepContext":
+                builds_indices = step == "refresh_indices" and table.report.plan.policy.indices is not None
                 return StepContext(
                     rewriter=self.rewriter(context),
+                    index_builder=self.index_builder(context) if builds_indices else None,
                     properties={} if step == "clean_up" else commit_properties(step, dataset),
                     versions_in_use=lambda: versions_in_use(context, self.root(context), table),
                     log=log,

@@ -40,6 +40,7 @@ from lance_core.maintenance.search.decide import (
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import find_pylance, read_facts
+from lance_core.maintenance.search.parts import SHARED_PREFIX, IndexBuilder, build_segments, list_part_names
 from lance_core.maintenance.search.record import IndexRecord, describe_failure
 from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
@@ -50,6 +51,7 @@ from lance_core.verbs.indices.create import create_scalar_index
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
+_MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 _COUNTERS: Final = {
     "build": "indices_built",
     "rebuild": "indices_built",
@@ -204,7 +206,11 @@ def _expect(
 
 
 def run_due_actions(
-    dataset: Handle, report: MaintenanceReport, properties: Mapping[str, str], log: Log
+    dataset: Handle,
+    report: MaintenanceReport,
+    properties: Mapping[str, str],
+    log: Log,
+    builder: IndexBuilder | None = None,
 ) -> MaintenanceReport:
     """Do what is due for the declared indices, and record it; an index that a run has changed is decided on again.
 
@@ -213,12 +219,13 @@ def run_due_actions(
         report: The report so far.
         properties: Transaction properties of the commits.
         log: Gets a warning for each problem.
+        builder: Builds indices in parts; None for one child process.
     """
     declared = survey_declared(dataset.snapshot, report.plan.policy)
     if declared is None:
         return report
     policy = report.plan.policy
-    with _IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
+    with _IndexWork(dataset, policy, properties, dict(declared.facts.records), builder) as work:
         # Each action is done once: an index that is never good enough ends the loop as well.
         while action := next((each for each in declared.due if (each.name, each.action) not in work.done), None):
             reason = _find_limit(action, declared.facts, report, dataset.snapshot)
@@ -316,6 +323,7 @@ class _IndexWork:
         policy: The policy, with the limits of child processes.
         properties: Transaction properties of the commits.
         records: The records of the version, which change with the work.
+        builder: Builds indices in parts; None for one child process.
     """
 
     def __init__(
@@ -324,8 +332,9 @@ class _IndexWork:
         policy: MaintenancePolicy,
         properties: Mapping[str, str],
         records: dict[str, IndexRecord],
+        builder: IndexBuilder | None = None,
     ) -> None:
-        self.dataset, self.policy, self.properties = dataset, policy, properties
+        self.dataset, self.policy, self.properties, self._builder = dataset, policy, properties, builder
         self.records, self.problems = records, dict[str, str]()
         self.done = set[tuple[str, str]]()
         self._recorded = dict(records)
@@ -362,7 +371,7 @@ class _IndexWork:
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
             recall = self.records[action.name].recall if action.name in self.records else None
             if action.action == "measure" and recall is not None:
-                entry["recall"] = recall["value"]
+                entry |= {"recall": recall["value"], **{name: recall[name] for name in _MEASUREMENT}}
         self.dataset.checkout_latest()
         return replace(report, indices=[*report.indices, {**entry, "seconds": time.monotonic() - started}])
 
@@ -433,7 +442,7 @@ class _IndexWork:
             return dict(declaration.parameters)
         column_type = facts.columns[declaration.column][1]
         parameters = declaration.choose_parameters(facts.rows, column_type.list_size if declaration.is_vector else 0)
-        key, is_committed = str(uuid.uuid4()), False
+        key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
         request = {
             **self._request(action),
             "parameters": parameters,
@@ -441,18 +450,25 @@ class _IndexWork:
             "uuid": key,
             "fragment_ids": sorted(action.fragment_ids),
         }
+        rows = {fragment: facts.fragments[fragment] for fragment in action.fragment_ids}
         try:
-            segment = self._child.run("build", request)
-            key = segment["uuid"]
-            self._commit(snapshot, (_to_record(segment, action.name, snapshot.manifest.version),), action)
+            segments = build_segments(request, rows, self._child, self._builder)
+            version = snapshot.manifest.version
+            self._commit(snapshot, tuple(_to_record(each, action.name, version) for each in segments), action)
             is_committed = True
         finally:
-            if not is_committed:
-                options = self.dataset.snapshot.options
+            uuids = [segment["uuid"] for segment in segments]
+            prefixes = () if is_committed and self._builder is None else {key[:SHARED_PREFIX], *uuids}
+            for prefix in prefixes:
                 delete_uncommitted_files(
-                    self.dataset.uri, file_prefix=key, index_segments=True, storage_options=options
+                    self.dataset.uri,
+                    file_prefix=prefix,
+                    keep=uuids if is_committed else (),
+                    index_segments=True,
+                    storage_options=self.dataset.snapshot.options,
                 )
-            snapshot.store.remove_empty_folders(f"{INDICES_PREFIX}{key}")
+            for name in (key, *list_part_names(key)):
+                snapshot.store.remove_empty_folders(f"{INDICES_PREFIX}{name}")
         return parameters
 
     def _commit(self, snapshot: Snapshot, new: tuple[IndexMetadata, ...], action: IndexAction) -> None:
@@ -474,6 +490,7 @@ class _IndexWork:
             "kind": declaration.kind,
             "metric": declaration.metric,
             "settings": declaration.search_settings,
+            "queries": declaration.queries,
             "parameters": dict(record.parameters if record is not None else declaration.parameters),
         }
 

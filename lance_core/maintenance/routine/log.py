@@ -11,10 +11,14 @@ files_removed, bytes_removed    by cleanup
 seconds                    the time that the step, or the table, took
 reason                     why the table failed or was skipped, or what was put off; null if all was done
 fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards; null in rows of steps
+index_work                 JSON: what was done for declared indices, with measured recall, its settings, rows and time;
+                           null in rows of steps, and where nothing was done
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -23,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.errors import DatasetNotFoundError
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenanceReport
 from lance_core.maintenance.routine.run import finish
@@ -30,7 +35,8 @@ from lance_core.maintenance.routine.survey import survey_table
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.store import canonical_uri
 from lance_core.times import ago
-from lance_core.verbs.context.handle import Handle, resolve_target
+from lance_core.verbs.columns.add import add_null_columns, lacking_fields
+from lance_core.verbs.context.handle import Handle, resolve_target, retry_on_latest
 from lance_core.verbs.rows.delete import delete_rows
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -55,6 +61,7 @@ LOG_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
         *((name, pa.int64()) for name in ("fragments", "rows", "deleted_rows", "bytes", "versions")),
         ("unindexed", pa.float64()),
+        ("index_work", pa.string()),
     ]
 )
 
@@ -86,12 +93,21 @@ def append_log(
     if not rows:
         return
     target = resolve_target(place_below(root_uri, LOG_PATH), storage_options)
+    with contextlib.suppress(DatasetNotFoundError):
+        _add_new_columns(Handle(target.uri, storage_options=storage_options))
     written = write_version(pa.Table.from_pylist(rows, schema=LOG_SCHEMA), None, target, WriteOptions.of("append", {}))
     log = Handle(written.uri, storage_options=written.options, manifest=written.base)
     _delete_old(log, policy.age_of_log)
     report = survey_table(log, policy.without_columns())
     if report.plan.problems or report.plan.cleanup_due:
         finish(report, lambda: log)
+
+
+def _add_new_columns(log: Handle) -> None:
+    """Add the columns that the log of an earlier release lacks."""
+    fields = lacking_fields(log.snapshot.manifest.schema, LOG_SCHEMA)
+    if fields:
+        retry_on_latest(log.snapshot, lambda snapshot: add_null_columns(snapshot, fields))
 
 
 def place_below(root_uri: str, path: str) -> str:
@@ -119,6 +135,7 @@ def _make_rows(report: MaintenanceReport) -> Iterator[dict[str, Any]]:
         "version_after": None if after is None else after.version,
         "seconds": report.seconds,
         "reason": report.reason,
+        "index_work": json.dumps(report.indices) if report.indices else None,
     }
 
 

@@ -22,6 +22,7 @@ from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceRe
 from lance_core.maintenance.routine.run import finish
 from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
 from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
+from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.tables import FoundTable, find_in_namespace, find_with_manifest
@@ -43,6 +44,7 @@ def maintain(
     budget: MaintenanceBudget | None = None,
     dry_run: bool = False,
     rewriter: Rewriter | None = None,
+    index_builder: IndexBuilder | None = None,
     transaction_properties: Mapping[str, str] | None = None,
 ) -> MaintenanceReport:
     """Do all that is due for a table: compaction, deletions, indices and cleanup, each step on its own.
@@ -56,6 +58,7 @@ def maintain(
         budget: The limits; None for no limits.
         dry_run: Whether to report only what would be done, as `policy.dry_run`.
         rewriter: Runs compaction tasks; None for `pool_rewriter(policy.max_parallel_tasks)`.
+        index_builder: Builds declared indices in parts; None for one child process.
         transaction_properties: Strings for the history, by key, which all commits get.
 
     Raises:
@@ -78,7 +81,7 @@ def maintain(
         dataset.checkout_latest()
         return dataset
 
-    report = _maintain_surveyed(report, newest, rewriter, transaction_properties)
+    report = _maintain_surveyed(report, newest, rewriter, index_builder, transaction_properties)
     if report.was_dropped:
         raise DatasetNotFoundError(f"{dataset.uri}: the dataset was dropped during its maintenance")
     _reject_failures([report])
@@ -86,7 +89,7 @@ def maintain(
 
 
 @checked
-def maintain_lake(
+def maintain_lake(  # noqa: PLR0913 - each is a choice of its own, all but one have a default
     root_uri: str | PathLike[str],
     policy: MaintenancePolicy | None = None,
     *,
@@ -96,6 +99,7 @@ def maintain_lake(
     budget: MaintenanceBudget | None = None,
     dry_run: bool = False,
     rewriter: Rewriter | None = None,
+    index_builder: IndexBuilder | None = None,
     storage_options: Mapping[str, str] | None = None,
     namespace: Mapping[str, Any] | None = None,
 ) -> list[MaintenanceReport]:
@@ -117,6 +121,7 @@ def maintain_lake(
         budget: The limits of all tables together; None for no limits.
         dry_run: Whether to report only what would be done.
         rewriter: Runs compaction tasks; None for `pool_rewriter(policy.max_parallel_tasks)`.
+        index_builder: Builds declared indices in parts; None for one child process.
         storage_options: Credentials and options of the storage, under object_store's names.
         namespace: Properties of a namespace of others, such as `{"impl": "rest", "uri": "https://..."}`, whose tables
             are maintained in place of those below the root; the root has the log alone.
@@ -162,7 +167,7 @@ def maintain_lake(
             reports.append(_survey_listed_table(table, table_policy, skips_missing_columns=not is_own))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
     reports = [
-        _maintain_surveyed(report, _opener(report, tables[report.plan.table].storage_options), rewriter)
+        _maintain_surveyed(report, _opener(report, tables[report.plan.table].storage_options), rewriter, index_builder)
         for report in reports
     ]
     run_id, unlogged = uuid.uuid4().hex, None
@@ -211,6 +216,7 @@ def _maintain_surveyed(
     report: MaintenanceReport,
     open_table: Callable[[], Handle],
     rewriter: Rewriter | None,
+    index_builder: IndexBuilder | None,
     properties: Mapping[str, str] | None = None,
 ) -> MaintenanceReport:
     """The report after the work that is due within the budget, or after a dry run."""
@@ -228,6 +234,7 @@ def _maintain_surveyed(
         return check_indices(report, plan.indices_missing, _logger)
     context = StepContext(
         rewriter=pool_rewriter(plan.policy.max_parallel_tasks) if rewriter is None else rewriter,
+        index_builder=index_builder,
         properties=dict(properties or {}),
     )
     return finish(report, open_table, context)

@@ -48,6 +48,7 @@ from lance_core.maintenance.routine.health import drop_zone_maps, measure, measu
 from lance_core.maintenance.routine.indices import extend_indices
 from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
 from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age, list_held_versions
+from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.maintenance.zone_maps import index_partitions
 from lance_core.retry import backoff
 from lance_core.table.fragment import Fragment
@@ -126,12 +127,14 @@ class StepContext:
         properties: Transaction properties of the commits.
         versions_in_use: Returns further versions that cleanup keeps, by a description of their use.
         log: Gets warnings about indices that were not extended and files that were not deleted.
+        index_builder: Builds declared indices in parts; None for one child process.
     """
 
     rewriter: Rewriter = run_here
     properties: Mapping[str, str] = field(default_factory=dict)
     versions_in_use: Callable[[], Mapping[str, int] | None] = lambda: None
     log: Log = _logger
+    index_builder: IndexBuilder | None = None
 
 
 def run_rewriter(
@@ -375,7 +378,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
             report = report.failed(_REFRESH, failure)
         for problem in done.problems:
             context.log.warning("%s: %s", plan.table, problem)
-    report = run_due_actions(dataset, report, context.properties, context.log)
+    report = run_due_actions(dataset, report, context.properties, context.log, context.index_builder)
     report = _add_index_growth(dataset, report, sizes)
     return _commit_all(dataset, report, context, _REFRESH) if are_joined else report
 

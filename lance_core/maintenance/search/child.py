@@ -55,7 +55,7 @@ class ChildProcess:
     """
 
     def __init__(self, memory: int | None = None, timeout_s: float | None = None) -> None:
-        self._memory, self._timeout_s = memory, timeout_s
+        self.memory, self.timeout_s = memory, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: IO[bytes] | None = None
 
@@ -91,7 +91,7 @@ class ChildProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = self._process
-        if process is not None and self._memory and measure_memory(process.pid) * _KEPT_MEMORY > self._memory:
+        if process is not None and self.memory and measure_memory(process.pid) * _KEPT_MEMORY > self.memory:
             self.close()
         if self._process is None:
             self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
@@ -116,10 +116,10 @@ class ChildProcess:
         """
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], _POLL_S)[0]:
-            if self._timeout_s is not None and time.monotonic() - started > self._timeout_s:
-                raise ChildFailedError(f"it took longer than {self._timeout_s:g} s (index_timeout)")
-            if self._memory is not None and measure_memory(process.pid) > self._memory:
-                raise ChildFailedError(f"it needs more than {self._memory:,} bytes (index_memory)")
+            if self.timeout_s is not None and time.monotonic() - started > self.timeout_s:
+                raise ChildFailedError(f"it took longer than {self.timeout_s:g} s (index_timeout)")
+            if self.memory is not None and measure_memory(process.pid) > self.memory:
+                raise ChildFailedError(f"it needs more than {self.memory:,} bytes (index_memory)")
         line = process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         return answer

@@ -10,10 +10,13 @@ What a declaration leaves out is chosen from the rows of the table and the dimen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, Final
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -70,6 +73,8 @@ class IndexDeclaration:
         k: The number of neighbours at which recall is measured.
         nprobes: The number of partitions that are searched when recall is measured; None for pylance's default.
         refine_factor: How many times k rows are compared by their stored vectors; None for none.
+        queries: Vectors that are searched for beside stored ones when recall is measured, or the URI of a table that
+            has them in a column of the same name; None for stored ones alone.
         min_rows: The rows from which the index is built: 256 for vectors, else 1; a PQ kind needs 2 ** num_bits.
         retrain_growth: An index on vectors is built again when the table has this many times the rows of its training.
         parameters: Parameters of the build, under pylance's names.
@@ -83,6 +88,7 @@ class IndexDeclaration:
     k: int = 10
     nprobes: int | None = None
     refine_factor: int | None = None
+    queries: str | Sequence[Sequence[float]] | None = None
     min_rows: int = 1
     retrain_growth: float = 4.0
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -103,9 +109,13 @@ class IndexDeclaration:
         return {"kind": self.kind, "metric": self.metric, "parameters": dict(self.parameters)}
 
     @property
-    def search_settings(self) -> dict[str, int | None]:
-        """The settings at which recall is measured."""
-        return {"k": self.k, "nprobes": self.nprobes, "refine_factor": self.refine_factor}
+    def search_settings(self) -> dict[str, Any]:
+        """The settings at which recall is measured; `queries` is the URI of a table, or a digest of vectors."""
+        settings = {"k": self.k, "nprobes": self.nprobes, "refine_factor": self.refine_factor}
+        if self.queries is None:
+            return settings
+        vectors = None if isinstance(self.queries, str) else json.dumps(self.queries)
+        return {**settings, "queries": self.queries if vectors is None else f"{crc32(vectors.encode()):08x}"}
 
     def explain_misfit(self, column_type: pa.DataType) -> str | None:
         """Why a column of a type cannot have the index; None if it can."""
@@ -117,6 +127,8 @@ class IndexDeclaration:
             if pa.types.is_uint8(values) != (self.metric == "hamming"):
                 return f"{what} and metric {self.metric}: hamming is for uint8, and the other metrics are for floats"
             size = column_type.list_size
+            if isinstance(self.queries, list) and len(self.queries[0]) != size:
+                return f"{what}: its queries have {len(self.queries[0])} dimensions, not {size}"
             if size % (self.parameters.get("num_sub_vectors") or 1):
                 return f"{what}: num_sub_vectors must divide its {size} dimensions"
             return None
@@ -200,7 +212,7 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
         "name": True,
         "min_rows": True,
         "min_recall": has_recall,
-        **dict.fromkeys(("metric", "k", "nprobes", "refine_factor", "retrain_growth"), is_vector),
+        **dict.fromkeys(("metric", "k", "nprobes", "refine_factor", "queries", "retrain_growth"), is_vector),
     }
     names = [*(name for name, fits in options.items() if fits), *parameters]
     unknown = next((name for name in fields if name not in ("kind", *names)), None)
@@ -247,6 +259,8 @@ def _check(where: str, name: str, value: Any) -> Any:
         needed, fits = "a share above 0 and up to 1", is_number and 0 < value <= 1
     elif name == "retrain_growth":
         needed, fits = "a number above 1", is_number and value > 1
+    elif name == "queries":
+        needed, fits = "vectors of one length, or the URI of a table", bool(value) and _are_queries(value)
     elif name == "probability":
         return value  # the kind checks it
     else:
@@ -254,6 +268,15 @@ def _check(where: str, name: str, value: Any) -> Any:
     if not fits:
         raise InvalidInputError(f"{where}: {name} must be {needed}, not {value!r:.80}")
     return value
+
+
+def _are_queries(value: Any) -> bool:
+    if not isinstance(value, list):
+        return isinstance(value, str)
+    numbers = [number for vector in value if isinstance(vector, list) for number in vector]
+    return len({len(vector) if isinstance(vector, list) else 0 for vector in value}) == 1 and bool(
+        numbers and all(isinstance(number, int | float) and isfinite(number) for number in numbers)
+    )
 
 
 def _hint(name: str, names: Any) -> str:

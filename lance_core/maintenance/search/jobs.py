@@ -1,4 +1,7 @@
-"""The jobs of child processes, by pylance: one segment of an index is built, or recall is measured.
+"""The jobs of child processes, by pylance: a segment of an index is built, or recall is measured.
+
+    build             one segment of some fragments
+    train, join       what parts of one index share, and one segment of those that were built apart
 
 A segment is not committed here: the parent has chosen the name of its folder, removes it if the child is killed, and
 commits it in the one version in which it replaces others.
@@ -7,6 +10,7 @@ commits it in the one version in which it replaces others.
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -15,18 +19,71 @@ from pyroaring import BitMap
 from lance_core.maintenance.search.recall import measure_vectors, measure_words
 from lance_core.verbs.context.handle import Handle
 
+_NO_MODEL: Final = base64.b64encode(pickle.dumps({})).decode()
+_PQ_BITS: Final = 8
+_SAMPLE_RATE: Final = 256  # rows for each code or partition, as pylance has it
+
 
 def build(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a segment, and return what its record in a manifest needs."""
+    """Build a segment, and return what its record in a manifest needs.
+
+    Args:
+        request: With `model`, the result of `train`, the segment is a part of an index.
+    """
     table, kind = _open(request), request["kind"]
     arguments = {"name": request["name"], "replace": True, "fragment_ids": request["fragment_ids"]}
     if kind != "NGRAM":  # pylance chooses its folder
         arguments["index_uuid"] = request["uuid"]
     if request["metric"] is not None:
         arguments["metric"] = request["metric"]
-    segment = table.create_index_uncommitted(request["column"], kind, **arguments, **request["parameters"])
-    if kind == "FTS":  # what is built first is in stages: the segment is finished in the same folder
+    model = pickle.loads(base64.b64decode(request.get("model", _NO_MODEL)))  # noqa: S301 - from our own process
+    arguments |= request["parameters"] | model
+    segment = table.create_index_uncommitted(request["column"], kind, **arguments)
+    if kind == "FTS" and "model" not in request:  # in stages: the segment is finished in the same folder
         segment = table.merge_existing_index_segments([segment])
+    return _describe_segment(segment)
+
+
+def train(request: Mapping[str, Any]) -> str:
+    """Train what all parts of an index share: the centroids of partitions, and the codes of the PQ kinds."""
+    from lance.indices import IndicesBuilder  # noqa: PLC0415 - an extra
+
+    parameters, arguments = request["parameters"], dict[str, Any]()
+    if request["metric"] is not None:
+        builder = IndicesBuilder(_open(request), request["column"])
+        limits = {name: parameters[name] for name in ("sample_rate", "max_iters") if name in parameters}
+        partitions = builder.train_ivf(parameters["num_partitions"], distance_type=request["metric"], **limits)
+        arguments["ivf_centroids"] = partitions.centroids
+        if "PQ" in request["kind"]:
+            bits = parameters.get("num_bits", _PQ_BITS)
+            limits["sample_rate"] = min(limits.get("sample_rate", _SAMPLE_RATE), request["rows"] // 2**bits)
+            codes = builder.train_pq(partitions, parameters["num_sub_vectors"], num_bits=bits, **limits)
+            arguments["pq_codebook"] = codes.codebook
+    return base64.b64encode(pickle.dumps(arguments)).decode()
+
+
+def join(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Make one segment of `segments`, as `build` has described them."""
+    from lance.bitmap import Bitmap  # noqa: PLC0415 - an extra
+    from lance.dataset import Index, IndexFile  # noqa: PLC0415 - an extra
+
+    segments = [
+        Index(
+            uuid=segment["uuid"],
+            name=request["name"],
+            fields=segment["fields"],
+            dataset_version=request["version"],
+            fragment_ids=Bitmap(segment["fragment_ids"]),
+            index_version=segment["index_version"],
+            files=[IndexFile(path, size) for path, size in segment["files"]],
+            index_details=(segment["type_url"], base64.b64decode(segment["details"])),
+        )
+        for segment in request["segments"]
+    ]
+    return _describe_segment(_open(request).merge_existing_index_segments(segments))
+
+
+def _describe_segment(segment: Any) -> dict[str, Any]:
     url, details = segment.index_details
     return {
         "uuid": segment.uuid,
@@ -63,4 +120,6 @@ def _open(request: Mapping[str, Any]) -> Any:
     return lance.dataset(request["uri"], version=request["version"], storage_options=request["options"] or None)
 
 
-JOBS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {"build": build, "extend": extend, "measure": measure}
+JOBS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    function.__name__: function for function in (build, train, join, extend, measure)
+}

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.verbs.context.handle import Snapshot
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
@@ -24,6 +25,8 @@ from lance_core.verbs.scan.take import take_rows
 QUERIES: Final = 100
 """The number of stored vectors, or rows with words, that are searched for."""
 
+_MOST_QUERIES: Final = 1000
+_NO_ROW: Final = -1
 _BATCH_ROWS: Final = 4096
 _SAMPLED_ROWS: Final = 2000
 _MOST_HITS: Final = 10_000
@@ -42,12 +45,16 @@ def measure_vectors(table: Any, snapshot: Snapshot, request: Mapping[str, Any]) 
     Args:
         table: The table, by pylance.
         snapshot: The same version, by lance_core.
-        request: `column`, `metric`, `settings` (k, nprobes, refine_factor) and `min_recall`.
+        request: `column`, `metric`, `settings` (k, nprobes, refine_factor), `min_recall` and `queries`: vectors, or the
+            URI of a table in the same storage.
     """
-    column, settings = request["column"], request["settings"]
+    column, settings = request["column"], {**request["settings"], "queries": None}
     if request["metric"] == "hamming":
         return {"value": None, "queries": 0, "note": "recall of hamming cannot be measured"}
     queries, row_ids = _sample_vectors(snapshot, column)
+    if request["queries"] is not None:
+        more_queries = _read_queries(request)
+        queries, row_ids = np.concatenate([queries, more_queries]), row_ids + [_NO_ROW] * len(more_queries)
     if not len(queries):
         return {"value": None, "queries": 0, "note": "no row has a vector to search for"}
     limits = _find_limits(snapshot, column, request["metric"], queries, row_ids, settings["k"])
@@ -105,6 +112,25 @@ def _sample_vectors(snapshot: Snapshot, column: str) -> tuple[_Floats, list[int]
     ids = np.asarray(rows["_rowid"])[valid]
     usable = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).sum(axis=1) > 0)
     return vectors[usable][:QUERIES], ids[usable][:QUERIES].tolist()
+
+
+def _read_queries(request: Mapping[str, Any]) -> _Floats:
+    """The first vectors of a user, without nulls.
+
+    Raises:
+        LanceError: The table of queries cannot be read, or has no vectors in a column of that name.
+    """
+    if not isinstance(request["queries"], str):
+        return np.asarray(request["queries"][:_MOST_QUERIES], dtype=np.float64)
+    snapshot = Handle(request["queries"], storage_options=request["options"] or None).snapshot
+    vectors, count = list[_Floats](), 0
+    for batch in _read_batches(snapshot, request["column"]):
+        if count < _MOST_QUERIES and batch.column(0).null_count < len(batch):
+            vectors.append(_to_matrix(batch.column(0).drop_null()))
+            count += len(vectors[-1])
+    if not vectors:
+        raise InvalidInputError(f"the table of queries {request['queries']} has no vectors in {request['column']!r}")
+    return np.concatenate(vectors)[:_MOST_QUERIES]
 
 
 def _sample(snapshot: Snapshot, column: str, count: int) -> pa.Table:

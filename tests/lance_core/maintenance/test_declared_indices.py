@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import MaintenanceFailedError, UnsupportedError
+from lance_core.errors import InvalidInputError, MaintenanceFailedError, UnsupportedError
 from lance_core.maintenance import (
     MaintenanceBudget,
     MaintenancePolicy,
@@ -179,6 +179,58 @@ class TestBuilding:
         assert maintain(table, third).done["indices_dropped"] == 1
         assert {index.name for index in table.describe_indices()} == {"id_idx", "zones"}
         assert list(read_records(table.config())) == ["id_idx"]
+
+    @pytest.mark.parametrize("is_table", [False, True])
+    def test_queries_of_a_user_are_searched_for_too(self, tmp_path, is_table):
+        table = fill(tmp_path / "t.lance", count=2000)
+        declaration = {"kind": "IVF_FLAT", "num_partitions": 40, "nprobes": 1}
+        maintain(table, MaintenancePolicy(indices={"v": declaration}))
+        stored = states(table)["v_idx"].recall
+        # Between all stored vectors: the nearest rows are in many partitions.
+        queries = np.full((300, DIMENSIONS), 0.5) + np.random.default_rng(1).random((300, DIMENSIONS)) / 100
+        uri = str(tmp_path / "queries.lance")
+        if is_table:
+            column = pa.FixedSizeListArray.from_arrays(queries.astype(np.float32).ravel(), DIMENSIONS)
+            lance_core.write_dataset(pa.table({"v": column}), uri)
+        chosen = {**declaration, "queries": uri if is_table else queries.tolist()}
+        report = maintain(table, MaintenancePolicy(indices={"v": chosen}))
+        assert work(report) == [("v_idx", "measure")]
+        recall = states(table)["v_idx"].recall
+        assert (stored["queries"], recall["queries"]) == (100, 400)
+
+        searched = pylance.dataset(table.uri)
+        values = np.stack(searched.to_table(columns=["v"])["v"].to_pylist())
+        hits = 0
+        for query in queries.astype(np.float32):
+            exact = set(np.argsort(((values - query) ** 2).sum(axis=1))[:10].tolist())
+            nearest = {"column": "v", "q": query, "k": 10, "nprobes": 1}
+            hits += len(exact & set(searched.to_table(columns=["id"], nearest=nearest)["id"].to_pylist()))
+        assert recall["value"] == pytest.approx((stored["value"] * 100 + hits / 3000 * 300) / 400, abs=0.005)
+        assert not maintain(table, MaintenancePolicy(indices={"v": chosen})).indices
+
+    def test_queries_that_do_not_fit_are_named(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        report = maintain(table, MaintenancePolicy(indices={"v": {"kind": "IVF_FLAT", "queries": [[1.0, 2.0]]}}))
+        assert "its queries have 2 dimensions, not 16" in report.index_problems[0]
+        for wrong in ([], [[]], [[1.0], [1.0, 2.0]], [1.0], [["a"]], [[float("nan")]], ""):
+            with pytest.raises(InvalidInputError, match="queries must be vectors of one length"):
+                MaintenancePolicy(indices={"v": {"kind": "IVF_FLAT", "queries": wrong}})
+
+    def test_measurements_are_in_the_log_even_of_an_earlier_release(self, tmp_path):
+        fill(tmp_path / "notes.lance")
+        log, policy = str(tmp_path / "_maintenance/log.lance"), MaintenancePolicy(indices=SEARCH)
+        maintain_lake(tmp_path, MaintenancePolicy())
+        lance_core.dataset(log).drop_columns(["index_work"])
+        maintain_lake(tmp_path, policy)
+        maintain_lake(tmp_path, policy)
+        entries = lance_core.dataset(log).to_table(filter="step = 'table'").sort_by("time")["index_work"].to_pylist()
+        assert (entries[0], entries[2]) == (None, None)
+        measured = {each["index"]: each for each in json.loads(entries[1]) if each["action"] == "measure"}
+        recall = states(lance_core.dataset(str(tmp_path / "notes.lance")))["v_idx"].recall
+        names = ("settings", "queries", "rows", "at")
+        assert {name: measured["v_idx"][name] for name in names} == {name: recall[name] for name in names}
+        assert measured["v_idx"]["recall"] == recall["value"]
+        assert measured["t_idx"]["recall"] == 1.0
 
     def test_an_index_with_low_recall_is_built_again(self, tmp_path):
         table = fill(tmp_path / "t.lance", count=600)
