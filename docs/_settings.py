@@ -48,6 +48,8 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`; false: left alone; true: maintained though external",
     "lance/indices": "the indices of the table, by column: a kind, or a mapping with kind and parameters "
     "([search](search.md#indices-of-assets)); in place of `indices` in `lance/maintenance` and in policies of jobs",
+    "lance/index_on_write": "`True`: writes build the declared indices that the table lacks, and extend all its "
+    "indices to the new rows, before their events ([search](search.md#indices-on-write))",
     "lance/column_lineage": "where each column comes from",
 }
 """Definition metadata of an asset, with the meaning of each key."""

@@ -24,9 +24,9 @@ NAMES = {
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
-        "CompactionPlan", "CompactionTask", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexBuilder", "IndexCoverage", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
-        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "cover_rows", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "rebase_results",
-        "reject_without_search", "removed_commits", "select",
+        "CompactionPlan", "CompactionTask", "DeclaredIndices", "ErasureFinding", "ErasureReading", "ErasureReport", "ExpectedVersions", "FoundTable", "HoldingVersion", "IndexBuilder", "IndexCoverage", "IndexDeclaration", "IndexHealth", "ReferencedBranch", "RemovedCommit", "RewriteResult", "Selectors", "auto_cleanup", "change_type",
+        "cleanup_old_versions", "columns_without_zone_map", "commit_what_fits", "compact", "cover_rows", "describe_index_health", "explain_cleanup_old_versions", "find_tables", "index_partitions", "keep_indices", "rebase_results",
+        "reject_without_search", "removed_commits", "select", "survey_declared", "without_missing_columns",
         "LOG_SCHEMA", "MaintenanceBudget", "MaintenancePlan", "MaintenancePolicy", "MaintenanceReport", "MaintenanceStep", "Rewriter", "TableHealth", "maintain", "maintain_lake", "parse_declarations", "pool_rewriter", "run_here",
     ],
     lance_core.optimize: [

@@ -25,9 +25,11 @@ from lance_core.maintenance.compaction.rewrite import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
 from lance_core.maintenance.expected_versions import ExpectedVersions
+from lance_core.maintenance.routine.declared import DeclaredIndices, survey_declared, without_missing_columns
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.log import LOG_SCHEMA
 from lance_core.maintenance.routine.maintain import maintain, maintain_lake
+from lance_core.maintenance.routine.on_write import keep_indices
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, MaintenanceStep, Rewriter
 from lance_core.maintenance.routine.steps import pool_rewriter, run_here
@@ -48,6 +50,7 @@ __all__ = [
     "CompactionOptions",
     "CompactionPlan",
     "CompactionTask",
+    "DeclaredIndices",
     "ErasureFinding",
     "ErasureReading",
     "ErasureReport",
@@ -80,6 +83,7 @@ __all__ = [
     "explain_cleanup_old_versions",
     "find_tables",
     "index_partitions",
+    "keep_indices",
     "maintain",
     "maintain_lake",
     "parse_declarations",
@@ -89,4 +93,6 @@ __all__ = [
     "removed_commits",
     "run_here",
     "select",
+    "survey_declared",
+    "without_missing_columns",
 ]

@@ -190,17 +190,35 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else _cover_rows(latest, properties),
+        coverage=None if is_idle else cover_rows(latest, properties),
     )
 
 
-def _cover_rows(main: lance_core.LanceDataset, properties: Mapping[str, str]) -> maintenance.IndexCoverage:
-    """Extend the indices of main; what fails is reported with the promotion, which is committed all the same."""
+def cover_rows(
+    dataset: lance_core.LanceDataset, properties: Mapping[str, str], policy: maintenance.MaintenancePolicy | None = None
+) -> maintenance.IndexCoverage:
+    """Extend the indices of a table; what fails is reported with the commit before, which stays all the same.
+
+    Args:
+        dataset: The table, on its branch; it moves to the newest version.
+        properties: The transaction properties of the commits.
+        policy: Declares indices that are built where they are missing; None to build none.
+    """
     try:
-        return maintenance.cover_rows(main, properties=properties)
+        if policy is not None:
+            return maintenance.keep_indices(dataset, policy, properties=properties)
+        return maintenance.cover_rows(dataset, properties=properties)
     except (LanceError, OSError) as error:
-        names = [index.name for index in main.describe_indices()]
-        return maintenance.IndexCoverage(version=main.version, problems=dict.fromkeys(names, str(error)))
+        names = [index.name for index in dataset.describe_indices()] or (policy.indices if policy is not None else ())
+        return maintenance.IndexCoverage(version=dataset.version, problems=dict.fromkeys(names or (), str(error)))
+
+
+def coverage_entries(coverage: maintenance.IndexCoverage | None) -> dict[str, Any]:
+    """The entries of an event about the indices that cover its rows."""
+    return {
+        "lance/indices_covered": ", ".join(coverage.covered) or None if coverage is not None else None,
+        "lance/indices_not_covered": ", ".join(coverage.problems) or None if coverage is not None else None,
+    }
 
 
 def _requires_search(ref: TableRef) -> bool:
@@ -383,7 +401,6 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
     promotion = published.promotion if published.is_new else None
     # With several partitions each event has its own numbers; with several assets, the numbers of each are unknown.
     whole = promotion if partitions <= 1 and len(published.writers) <= 1 else None
-    coverage = published.coverage
     return {
         "lance/operation": published.operation,
         "lance/published": True,
@@ -394,8 +411,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
         "lance/rows_deleted": (whole.rows_removed or None) if whole is not None else None,
         "lance/tag": promotion.tag if promotion is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
-        "lance/indices_covered": ", ".join(coverage.covered) or None if coverage is not None else None,
-        "lance/indices_not_covered": ", ".join(coverage.problems) or None if coverage is not None else None,
+        **coverage_entries(published.coverage),
         "lance/deduplicated": None if published.is_new else True,
     }
 

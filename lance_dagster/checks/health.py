@@ -154,11 +154,11 @@ def fit_policy(
     policy: LanceMaintenancePolicy, ref: TableRef, dataset: "lance_core.LanceDataset"
 ) -> "MaintenancePolicy":
     """The policy for a table, without indices on columns that it lacks, unless its asset declares them."""
-    from lance_core.maintenance.routine.declared import without_missing_columns  # noqa: PLC0415 - heavy imports
+    from lance_core.maintenance import without_missing_columns  # noqa: PLC0415 - heavy imports
 
     core_policy = apply_own_policy(policy, ref).to_core()
     is_own = apply_own_policy(LanceMaintenancePolicy(), ref).indices is not None
-    return core_policy if is_own else without_missing_columns(dataset.snapshot, core_policy)
+    return core_policy if is_own else without_missing_columns(dataset, core_policy)
 
 
 def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
@@ -190,7 +190,7 @@ def _build_health_check(
         can_subset=True,
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        from lance_core.maintenance.routine.declared import survey_declared  # noqa: PLC0415 - heavy imports
+        from lance_core.maintenance import survey_declared  # noqa: PLC0415 - heavy imports
         from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
         asset_policy = apply_own_policy(policy, ref.resolved(context))
@@ -205,7 +205,7 @@ def _build_health_check(
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in limits)
             return
         core_policy = fit_policy(policy, ref.resolved(context), dataset)
-        measured_health, declared = measure(dataset, core_policy), survey_declared(dataset.snapshot, core_policy)
+        measured_health, declared = measure(dataset, core_policy), survey_declared(dataset, core_policy)
         actions = [] if declared is None else declared.actions
         missing = [each.name for each in actions if declared and each.name not in declared.facts.present]
         numbers = measured_health.metadata() | ({"lance/index_unindexed_fraction": 1.0} if missing else {})

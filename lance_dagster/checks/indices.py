@@ -167,26 +167,25 @@ def _build_check(
 
 def _look(dataset: "lance_core.LanceDataset", policy: "MaintenancePolicy", limits: _IndexLimits) -> _IndexFindings:
     """Look at the indices of a version."""
-    from lance_core.maintenance import describe_index_health  # noqa: PLC0415 - heavy imports at first use
-    from lance_core.maintenance.routine.declared import survey_declared  # noqa: PLC0415 - heavy imports at first use
-    from lance_core.maintenance.search.decide import find_name  # noqa: PLC0415 - heavy imports at first use
-    from lance_core.maintenance.search.declaration import TEXT_PARAMETERS, VECTOR_PARAMETERS  # noqa: PLC0415 - heavy imports
+    from lance_core import maintenance  # noqa: PLC0415 - heavy imports at first use
 
     look = _IndexFindings(numbers={"lance/version": dataset.version})
-    survey = survey_declared(dataset.snapshot, policy)
+    survey = maintenance.survey_declared(dataset, policy)
     if survey is None:
         look.problems[DECLARED].append(
             "no index is declared on a column of the table: give the asset the metadata lance/indices"
         )
         return look
     facts, due_actions = survey.facts, {action.name: action for action in survey.actions}
-    names = {find_name(each, facts, policy.declarations): each for each in policy.declarations}
-    search_kinds = {*VECTOR_PARAMETERS, *TEXT_PARAMETERS}
-    undeclared = [name for name, index in facts.present.items() if name not in names and index.kind in search_kinds]
+    undeclared = [
+        name
+        for name, index in facts.present.items()
+        if name not in survey.names and maintenance.IndexDeclaration(column="", kind=index.kind).needs_pylance
+    ]
     look.problems[DECLARED].extend(f"index {name!r} is not declared" for name in undeclared)
     built_at = {index.name: [each.created_at for each in index.segments] for index in dataset.describe_indices()}
-    states = {state.name: state for state in describe_index_health(dataset)}
-    for name, declaration in names.items():
+    states = {state.name: state for state in maintenance.describe_index_health(dataset)}
+    for name, declaration in survey.names.items():
         index, action = facts.present.get(name), due_actions.get(name)
         if index is not None and (index.kind, index.metric) != (declaration.kind, declaration.metric):
             look.problems[BUILT].append(f"index {name!r} is of kind {index.kind}, metric {index.metric}")

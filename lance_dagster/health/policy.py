@@ -18,7 +18,7 @@ import dagster as dg
 
 from lance_dagster.tables.arguments import field_with_description
 from lance_dagster.tables.names import near_name, plain_metadata
-from lance_dagster.tables.refs import INDICES_KEY, MAINTENANCE_KEY
+from lance_dagster.tables.refs import INDEX_ON_WRITE_KEY, INDICES_KEY, MAINTENANCE_KEY
 
 if TYPE_CHECKING:
     from lance_core.maintenance import MaintenancePolicy
@@ -229,8 +229,40 @@ def policy_of(
 
     Raises:
         DagsterInvalidDefinitionError: `lance/maintenance` is neither a policy, a mapping of its fields, True nor False,
-            or `lance/indices` declares no indices that are possible.
+            `lance/indices` declares no indices that are possible, or `lance/index_on_write` is invalid.
     """
+    policy_of_writes(metadata, label=label)
+    return _apply_metadata(policy, metadata, label)
+
+
+def policy_of_writes(metadata: Mapping[str, Any] | None, *, label: str) -> LanceMaintenancePolicy | None:
+    """The policy by which writes of an asset build and extend indices; None without `lance/index_on_write`.
+
+    Args:
+        metadata: The asset's definition metadata.
+        label: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: `lance/index_on_write` is not a bool, or the asset declares no indices.
+    """
+    value: Any = plain_metadata((metadata or {}).get(INDEX_ON_WRITE_KEY, False))
+    if not isinstance(value, bool):
+        raise dg.DagsterInvalidDefinitionError(f"{label}: metadata {INDEX_ON_WRITE_KEY} must be a bool, not {value!r}")
+    if not value:
+        return None
+    defaults = LanceMaintenancePolicy()
+    indices = {INDICES_KEY: (metadata or {}).get(INDICES_KEY)}
+    policy = _apply_metadata(defaults, metadata, label) or _apply_metadata(defaults, indices, label)
+    if policy is None or not policy.indices:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{label}: metadata {INDEX_ON_WRITE_KEY} needs indices: declare them by the metadata {INDICES_KEY}"
+        )
+    return policy
+
+
+def _apply_metadata(
+    policy: LanceMaintenancePolicy, metadata: Mapping[str, Any] | None, label: str
+) -> LanceMaintenancePolicy | None:
     value: Any = plain_metadata((metadata or {}).get(MAINTENANCE_KEY))
     indices: Any = plain_metadata((metadata or {}).get(INDICES_KEY))
     if indices is not None:

@@ -17,17 +17,19 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetExistsError, LanceError
-from lance_core.maintenance import index_partitions
+from lance_core.maintenance import MaintenancePolicy, index_partitions, reject_without_search
 from lance_dagster._context import steps
 from lance_dagster._context.check_log import PROVENANCE, log_entry, record_or_find_begin
 from lance_dagster._context.definitions import blocking_checks
 from lance_dagster._context.steps import RunFacts
+from lance_dagster.branches.promotion import cover_rows, coverage_entries
 from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
 from lance_dagster.events import materialization
 from lance_dagster.events.reporting import count_rows_of_written_partitions
 from lance_dagster.handlers import LanceTypeHandler, find_handler_for_value
 from lance_dagster.handlers.computed import ComputedHandler
 from lance_dagster.handlers.merging import check_inserts_rows
+from lance_dagster.health.policy import policy_of_writes
 from lance_dagster.io_manager import column_assets, ownership, write_attempts
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.input import load_input
@@ -185,6 +187,7 @@ class LanceTableIOManager(dg.IOManager):
         of_version = compute_data_version(written, written.version) if is_changed else None
         steps.set_data_version(context, of_version or unchanged_data_version(replace(output, existing=written)))
         entries = materialization.build_shared_entries(outcome, output.location, output.kept_attempts(outcome))
+        entries |= _cover_rows(output, written)
         if output.sets_columns:
             entries |= column_assets.column_entries(output, outcome)
         if written.branch is not None:
@@ -426,6 +429,9 @@ class LanceTableIOManager(dg.IOManager):
             output.context.log.info("%s: zone maps refreshed: %s", output.label, ", ".join(zone_maps))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
+        policy = _find_index_policy(output)
+        if policy is not None and policy.require_search:
+            reject_without_search(output.existing, policy.declarations)
         ownership.check_column_owners(output)
         ownership.reject_rows_of_others(output)
         output.reject_types_that_main_lacks(obj)
@@ -460,6 +466,33 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, request)
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
+
+
+def _find_index_policy(output: TableOutput) -> MaintenancePolicy | None:
+    """The policy by which the write keeps the indices of its table; None without `lance/index_on_write`."""
+    policy = policy_of_writes(output.metadata, label=output.label)
+    return None if policy is None else policy.to_core()
+
+
+def _cover_rows(output: TableOutput, written: lance_core.LanceDataset) -> dict[str, str]:
+    """Let the indices of a table cover the rows that were written, before their event; returns the entries of that.
+
+    Raises:
+        Failure: An index misses rows, and the policy has `require_search`.
+    """
+    policy = _find_index_policy(output)
+    if policy is None:
+        return {}
+    coverage = cover_rows(written.checkout_version((written.branch, None)), output.run_properties, policy)
+    problems = [f"index {name}: {problem}" for name, problem in coverage.problems.items()]
+    for problem in problems:
+        output.context.log.warning("%s: not all rows are covered: %s", output.label, problem)
+    if problems and policy.require_search:
+        raise dg.Failure(
+            f"{output.label}: version {written.version} is committed, and gets no event, because the policy has "
+            f"require_search: {'; '.join(problems)}. Once this is mended, run it again: that replaces these rows"
+        )
+    return {name: names for name, names in coverage_entries(coverage).items() if names is not None}
 
 
 def _log_overruled(output: TableOutput, outcome: lance_core.WriteResult) -> None:

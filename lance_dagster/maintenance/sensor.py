@@ -119,7 +119,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
 
     A table needs maintenance if it has too many small fragments, too large a share of deleted rows, or too many
     versions since its last maintenance, for which the policy has the thresholds, or if a declared index is missing, is
-    to be built again, or does not cover all rows. A tick reads only the newest manifest of each
+    to be built again, or misses more than 5 % of the rows. A tick reads only the newest manifest of each
     table, and the history of a table that is due and has no asset here, because its owner may have excluded it. A table
     waits while an open run of the job works on it, and while it has no new version since its last successful
     maintenance. A table that a run did not finish is requested again.
@@ -278,7 +278,7 @@ class _Tick:
         self, target: MaintenanceTarget, policy: LanceMaintenancePolicy, is_excluded: Callable[..., bool]
     ) -> _Need | None:
         """Why a table needs maintenance; None if it needs none."""
-        from lance_core.maintenance.routine.declared import survey_declared  # noqa: PLC0415 - heavy imports
+        from lance_core.maintenance import survey_declared  # noqa: PLC0415 - heavy imports
         from lance_core.maintenance.routine.health import measure  # noqa: PLC0415 - heavy imports at first use
 
         state, branch = self.states.get(target.ref.name, _TableRequest()), self.root.branch_of_job(self.context)
@@ -290,8 +290,8 @@ class _Tick:
         if dataset is None or (is_idle and _is_requested(state, dataset.version)):
             return None
         core_policy = policy.to_core()
-        declared = survey_declared(dataset.snapshot, core_policy)
-        actions = [] if declared is None else declared.due
+        declared = survey_declared(dataset, core_policy)
+        actions = [] if declared is None else declared.find_pressing(core_policy)
         health = measure(dataset, core_policy, count_versions=False)
         since = health.version - (state.done if state.done is not None and state.done < health.version else 0)
         problems = []

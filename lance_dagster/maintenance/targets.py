@@ -247,8 +247,6 @@ def survey_target(
 
 def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> MaintenanceReport:
     """The report of a table on which the run does no work, with the indices that only pylance can build or extend."""
-    from lance_core.maintenance.routine.declared import check_indices  # noqa: PLC0415 - code locations load without it
-
     plan = report.plan
     if plan.indices_left:
         log.warning(
@@ -256,7 +254,7 @@ def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> Maintenance
             "'lance-dagster[search]'", plan.table, ", ".join(plan.indices_left)
         )  # fmt: skip
         report = report.plus(indices_not_refreshed=len(plan.indices_left))
-    return report if plan.policy.dry_run else check_indices(report, plan.indices_missing, log)
+    return report if plan.policy.dry_run else report.check_indices(plan.indices_missing, log)
 
 
 def _fit_declarations(
@@ -268,14 +266,14 @@ def _fit_declarations(
     is_shared: bool,
 ) -> MaintenancePolicy:
     """The policy without indices on columns that the table lacks, unless its own metadata or policy declares them."""
-    from lance_core.maintenance.routine.declared import without_missing_columns  # noqa: PLC0415 - heavy imports
+    from lance_core.maintenance import without_missing_columns  # noqa: PLC0415 - heavy imports
 
     asset_policy = policy_of(LanceMaintenancePolicy(), target.ref.metadata, label=_where(target))
     policies = {} if lake is None else lake.policies
     by_path = [policies.get(name) for name in (target.table.names if target.table is not None else ())]
     is_own = any(isinstance(changes, Mapping) and "indices" in changes for changes in by_path)
     is_own = is_own or (asset_policy is not None and asset_policy.indices is not None)
-    return policy if is_own or not is_shared else without_missing_columns(dataset.snapshot, policy)
+    return policy if is_own or not is_shared else without_missing_columns(dataset, policy)
 
 
 def _place(uri: str, branch: str | None) -> str:

@@ -35,6 +35,9 @@ MAINTENANCE_KEY: Final = "lance/maintenance"
 INDICES_KEY: Final = "lance/indices"
 """The entry of an asset's metadata that declares the indices of its table, in place of those of any policy."""
 
+INDEX_ON_WRITE_KEY: Final = "lance/index_on_write"
+"""The entry of an asset's metadata that says whether its writes build and extend the indices of its table."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRef:

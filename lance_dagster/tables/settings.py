@@ -26,6 +26,8 @@
                                                            (definition metadata only; `health.policy`)
                                 lance/indices              the indices of the table, by column: kinds and parameters
                                                            (definition metadata only; `health.policy`)
+                                lance/index_on_write       whether writes build and extend these indices
+                                                           (definition metadata only; `health.policy`)
                                 lance/column_lineage       the source of each column (`lineage.declared_columns`)
 
     per input, definition metadata of the input:
@@ -55,12 +57,12 @@ import dagster as dg
 from lance_dagster.tables.event_keys import SETTABLE_ENTRIES
 from lance_dagster.tables.names import near_name, plain_metadata
 from lance_dagster.tables.partition_expr import partition_column
-from lance_dagster.tables.refs import INDICES_KEY, MAINTENANCE_KEY, TableRoot, as_moment
+from lance_dagster.tables.refs import INDEX_ON_WRITE_KEY, INDICES_KEY, MAINTENANCE_KEY, TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 PREFIX: Final = "lance/"
 READ_ELSEWHERE: Final = {
-    *(INDICES_KEY, MAINTENANCE_KEY),
+    *(INDEX_ON_WRITE_KEY, INDICES_KEY, MAINTENANCE_KEY),
     *("lance/column_lineage", "lance/schema", "lance/shared_table", "lance/table"),
 }
 """Definition metadata that jobs, checks and lineage read."""

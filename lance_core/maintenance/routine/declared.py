@@ -11,7 +11,6 @@ index alone.
 from __future__ import annotations
 
 import base64
-import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,11 @@ from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
-from lance_core.maintenance.routine.report import MaintenanceReport
+from lance_core.maintenance.routine.report import Log, MaintenanceReport
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
+from lance_core.maintenance.search.cover import is_lost
 from lance_core.maintenance.search.decide import (
+    MOST_SEGMENTS,
     IndexAction,
     PresentIndex,
     TableFacts,
@@ -49,7 +50,8 @@ from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, delete_uncommitted_files
 from lance_core.verbs.indices.create import create_scalar_index
 
-Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+MOST_UNCOVERED: Final = 0.05
+"""The share of the rows that an index may miss before it is a reason to run maintenance."""
 
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 _COUNTERS: Final = {
@@ -70,12 +72,12 @@ class DeclaredIndices:
     Attributes:
         facts: The facts of the version.
         actions: The next action for each index for which something is due.
-        names: The names of the declared indices that need pylance, with their declarations' positions.
+        names: The declarations by the names of their indices.
     """
 
     facts: TableFacts
     actions: Sequence[IndexAction]
-    names: Mapping[str, int]
+    names: Mapping[str, IndexDeclaration]
 
     @property
     def due(self) -> list[IndexAction]:
@@ -83,9 +85,35 @@ class DeclaredIndices:
         return [action for action in self.actions if action.is_possible]
 
     @property
+    def lacking(self) -> list[IndexAction]:
+        """The builds of indices that are missing, or that cover no row."""
+        rows = {name: index.rows for name, index in self.facts.present.items()}
+        return [each for each in self.due if each.action in ("build", "rebuild") and not rows.get(each.name)]
+
+    @property
     def missing(self) -> list[str]:
         """The indices for which pylance is missing."""
         return [action.name for action in self.actions if action.action == "install"]
+
+    def find_pressing(self, policy: MaintenancePolicy) -> list[IndexAction]:
+        """The actions for which maintenance is to run: not the extensions of indices that miss few rows.
+
+        Args:
+            policy: The policy of the survey.
+        """
+        facts, due = self.facts, {action.name: action for action in self.due}
+        for name, declaration in self.names.items():  # lance_core extends its own kinds without an action
+            index, is_own = facts.present.get(name), policy.refresh_indices and not declaration.needs_pylance
+            if index is not None and is_own and facts.missed_by(index):
+                reason = f"it misses {facts.count_missed_rows(index):,} of {facts.rows:,} rows"
+                due.setdefault(name, IndexAction(name=name, action="extend", reason=reason))
+        return [action for action in due.values() if not self._can_wait(action)]
+
+    def _can_wait(self, action: IndexAction) -> bool:
+        index = self.facts.present.get(action.name)
+        if index is None or action.action not in ("extend", "merge") or len(index.segments) > MOST_SEGMENTS:
+            return False
+        return self.facts.count_missed_rows(index) <= MOST_UNCOVERED * self.facts.rows
 
     @property
     def problems(self) -> dict[str, str]:
@@ -94,19 +122,25 @@ class DeclaredIndices:
 
 
 def survey_declared(
-    snapshot: Snapshot, policy: MaintenancePolicy, records: Mapping[str, IndexRecord] | None = None
+    dataset: Handle, policy: MaintenancePolicy, records: Mapping[str, IndexRecord] | None = None
 ) -> DeclaredIndices | None:
     """What is due for the declared indices of a version; None without declarations.
 
     Args:
-        snapshot: The version.
+        dataset: The table, at the version.
         policy: The policy for the table.
         records: The records; None for those of the version.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> policy = maintenance.MaintenancePolicy(indices={"id": "BTREE"})
+        >>> [(each.name, each.action) for each in maintenance.survey_declared(table, policy).due]
+        [('id_idx', 'build')]
     """
     if policy.indices is None:
         return None
     declarations = policy.declarations
-    facts = read_facts(snapshot, declarations)
+    facts = read_facts(dataset.snapshot, declarations)
     facts = facts if records is None else replace(facts, records=records)
     actions = decide(
         declarations,
@@ -117,15 +151,25 @@ def survey_declared(
     )
     if not policy.refresh_indices:
         actions = [action for action in actions if action.action not in ("extend", "merge")]
-    names = {find_name(each, facts, declarations): i for i, each in enumerate(declarations) if each.needs_pylance}
-    return DeclaredIndices(facts, actions, names)
+    return DeclaredIndices(facts, actions, {find_name(each, facts, declarations): each for each in declarations})
 
 
-def without_missing_columns(snapshot: Snapshot, policy: MaintenancePolicy) -> MaintenancePolicy:
-    """The policy without declarations of indices on columns that a version lacks, as for many tables of a folder."""
+def without_missing_columns(dataset: Handle, policy: MaintenancePolicy) -> MaintenancePolicy:
+    """The policy without declarations of indices on columns that a version lacks, as for many tables of a folder.
+
+    Args:
+        dataset: The table, at the version.
+        policy: The policy of the tables.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> policy = maintenance.MaintenancePolicy(indices={"id": "BTREE", "body": "FTS"})
+        >>> list(maintenance.without_missing_columns(table, policy).indices)
+        ['id']
+    """
     if policy.indices is None:
         return policy
-    columns = read_facts(snapshot, policy.declarations).columns
+    columns = read_facts(dataset.snapshot, policy.declarations).columns
     return replace(policy, indices={name: entry for name, entry in policy.indices.items() if name in columns})
 
 
@@ -137,7 +181,7 @@ def find_stale_indices(health: TableHealth, policy: MaintenancePolicy, declared:
         policy: The policy for the table.
         declared: The declared indices of the version.
     """
-    names = {} if declared is None or not policy.refresh_indices else declared.names
+    names = [] if declared is None else [n for n, each in declared.names.items() if each.needs_pylance]
     return [n for n, share in health.unindexed.items() if share and policy.refresh_indices and n not in names]
 
 
@@ -154,14 +198,14 @@ def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, 
         return actions
     blocked = {each.name for each in declared.actions if each not in actions}
     joined = {action.name: action for action in actions}
-    for name, position in declared.names.items():
+    for name, declaration in declared.names.items():
         index = facts.present.get(name)
-        if index is not None and name not in blocked:
+        if index is not None and declaration.needs_pylance and name not in blocked:
             missed = facts.missed_by(index)
-            merged = choose_segments_to_merge(index, sum(facts.fragments[fragment] for fragment in missed))
+            merged = choose_segments_to_merge(index, facts.count_missed_rows(index))
             if len(merged) + bool(missed) > 1 and merged:
                 reason = "its segments keep fragments apart that could be merged"
-                joined[name] = make_merge(name, policy.declarations[position], facts, merged, reason)
+                joined[name] = make_merge(name, declaration, facts, merged, reason)
     return list(joined.values())
 
 
@@ -169,11 +213,11 @@ def run_early_actions(
     dataset: Handle, report: MaintenanceReport, properties: Mapping[str, str], *, merges: bool
 ) -> MaintenanceReport:
     """Merge and extend the declared indices that keep fragments apart; each is a version."""
-    declared = survey_declared(dataset.snapshot, report.plan.policy)
+    declared = survey_declared(dataset, report.plan.policy)
     if declared is None:
         return report
     policy = report.plan.policy
-    with _IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
+    with IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
         for action in find_early_actions(declared, policy, merges=merges):
             report = work.run(action, read_facts(dataset.snapshot, policy.declarations), report)
         work.commit_records()
@@ -182,7 +226,7 @@ def run_early_actions(
 
 def expect_early_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_early_actions`."""
-    declared, policy = survey_declared(expected.dataset.snapshot, report.plan.policy), report.plan.policy
+    declared, policy = survey_declared(expected.dataset, report.plan.policy), report.plan.policy
     merges = report.plan.segments_first == "merge"
     actions = [] if declared is None else find_early_actions(declared, policy, merges=merges)
     return _expect(expected, report, actions)
@@ -190,7 +234,7 @@ def expect_early_actions(expected: ExpectedVersions[Handle], report: Maintenance
 
 def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
-    declared = survey_declared(expected.dataset.snapshot, report.plan.policy)
+    declared = survey_declared(expected.dataset, report.plan.policy)
     return report if declared is None else _expect(expected, report, declared.due)
 
 
@@ -221,52 +265,31 @@ def run_due_actions(
         log: Gets a warning for each problem.
         builder: Builds indices in parts; None for one child process.
     """
-    declared = survey_declared(dataset.snapshot, report.plan.policy)
+    declared = survey_declared(dataset, report.plan.policy)
     if declared is None:
         return report
     policy = report.plan.policy
-    with _IndexWork(dataset, policy, properties, dict(declared.facts.records), builder) as work:
+    with IndexWork(dataset, policy, properties, dict(declared.facts.records), builder) as work:
         # Each action is done once: an index that is never good enough ends the loop as well.
         while action := next((each for each in declared.due if (each.name, each.action) not in work.done), None):
             reason = _find_limit(action, declared.facts, report, dataset.snapshot)
             if reason is None:
                 report = work.run(action, declared.facts, report)
-                declared = survey_declared(dataset.snapshot, policy, work.records) or declared
+                declared = survey_declared(dataset, policy, work.records) or declared
             else:
                 work.done.add((action.name, action.action))
                 report = report.put_off(reason)
         work.commit_records()
     problems = describe_problems(declared, {**_find_low_recalls(declared, report), **work.problems})
-    return check_indices(replace(report, index_problems=problems), declared.missing, log)
-
-
-def check_indices(report: MaintenanceReport, missing: Sequence[str], log: Log) -> MaintenanceReport:
-    """The report with the declared indices for which pylance is missing; with `require_search`, problems are errors.
-
-    Args:
-        report: The report after the work on indices.
-        missing: The names of these indices.
-        log: Gets the warnings.
-    """
-    problems = list(report.index_problems)
-    if missing:
-        problems.append(
-            f"pylance is not installed, which {', '.join(missing)} need: pip install 'lance-dagster[search]'"
-        )
-        report = report.plus(indices_not_refreshed=len(missing))
-    for problem in problems:
-        log.warning("%s: %s", report.plan.table, problem)
-        if report.plan.policy.require_search:
-            report = report.failed("refresh_indices", problem)
-    return report
+    return replace(report, index_problems=problems).check_indices(declared.missing, log)
 
 
 def _find_low_recalls(declared: DeclaredIndices, report: MaintenanceReport) -> dict[str, str]:
     """The indices that a run has measured, and whose recall is too low although they are as they were trained."""
     measured = {work["index"] for work in report.indices if work["action"] == "measure"}
     problems = {}
-    for name, position in declared.names.items():
-        record, declaration = declared.facts.records.get(name), report.plan.policy.declarations[position]
+    for name, declaration in declared.names.items():
+        record = declared.facts.records.get(name)
         if name in measured and record is not None and is_recall_too_low(declaration, record):
             recall = record.recall or {}
             attempts = f"; with other settings: {recall['note']}" if recall["note"] else ""
@@ -315,7 +338,7 @@ def describe_problems(declared: DeclaredIndices | None, more: Mapping[str, str] 
     return [f"index {name!r}: {problem}" for name, problem in problems.items()]
 
 
-class _IndexWork:
+class IndexWork:
     """Does actions on the indices of one table, and collects the records and problems.
 
     Args:
@@ -338,7 +361,7 @@ class _IndexWork:
         self.records, self.problems = records, dict[str, str]()
         self.done = set[tuple[str, str]]()
         self._recorded = dict(records)
-        self._child = ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)
+        self.child = ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)
 
     def __enter__(self) -> Self:
         """Begin without a child process."""
@@ -346,7 +369,7 @@ class _IndexWork:
 
     def __exit__(self, *_: object) -> None:
         """End the child process."""
-        self._child.close()
+        self.child.close()
 
     def run(self, action: IndexAction, facts: TableFacts, report: MaintenanceReport) -> MaintenanceReport:
         """Do an action; what goes wrong is recorded, and is a problem of the index alone."""
@@ -363,10 +386,9 @@ class _IndexWork:
             report = report.plus(lost=1)
         except (ChildFailedError, LanceError, OSError) as error:
             entry["error"] = str(error)
-            is_lost = "commit conflict" in str(error).lower()  # as pylance says it
-            report = report.plus(lost=1) if is_lost else report.plus(indices_failed=1)
-            if not is_lost:
-                self._note_failure(action, error)
+            report = report.plus(lost=1) if is_lost(error) else report.plus(indices_failed=1)
+            if not is_lost(error):
+                self.note_failure(action, error)
         else:
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
             recall = self.records[action.name].recall if action.name in self.records else None
@@ -407,14 +429,14 @@ class _IndexWork:
             self.records[name] = replace(record, trained_rows=largest)
             return
         if action.action == "measure":
-            result = self._child.run("measure", self._request(action) | {"min_recall": declaration.min_recall})
+            result = self.child.run("measure", self._request(action) | {"min_recall": declaration.min_recall})
             recall = _describe_recall(result, declaration, record, facts.present[name])
             self.records[name] = replace(record, failure=None, recall={**recall, "at": now})
             return
         if declaration.is_vector and action.action in ("extend", "merge"):
             merged = len(action.replaced) if action.action == "merge" else 0
             arguments = {"num_indices_to_merge": merged}
-            self._child.run("extend", {**self._request(action), "names": [name], "arguments": arguments})
+            self.child.run("extend", {**self._request(action), "names": [name], "arguments": arguments})
         else:
             parameters = self._build(snapshot, action, facts)
             if action.action in ("build", "rebuild"):
@@ -452,7 +474,7 @@ class _IndexWork:
         }
         rows = {fragment: facts.fragments[fragment] for fragment in action.fragment_ids}
         try:
-            segments = build_segments(request, rows, self._child, self._builder)
+            segments = build_segments(request, rows, self.child, self._builder)
             version = snapshot.manifest.version
             self._commit(snapshot, tuple(_to_record(each, action.name, version) for each in segments), action)
             is_committed = True
@@ -494,7 +516,8 @@ class _IndexWork:
             "parameters": dict(record.parameters if record is not None else declaration.parameters),
         }
 
-    def _note_failure(self, action: IndexAction, error: Exception) -> None:
+    def note_failure(self, action: IndexAction, error: Exception) -> None:
+        """Record the failure of an action, after which maintenance waits, or builds the index again."""
         declaration, name = action.declaration, action.name
         self.problems[name] = f"to {action.action} it failed: {error}"
         if declaration is None:

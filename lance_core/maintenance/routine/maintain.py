@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 from lance_core.arguments import checked
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, MaintenanceFailedError, StoreError
 from lance_core.maintenance.routine.budget import fit_budget
-from lance_core.maintenance.routine.declared import check_indices, without_missing_columns
+from lance_core.maintenance.routine.declared import without_missing_columns
 from lance_core.maintenance.routine.dry_run import foresee
 from lance_core.maintenance.routine.log import LOG_FOLDER, LOG_PATH, append_log, find_tables_put_off, place_below
 from lance_core.maintenance.routine.policy import MaintenanceBudget, MaintenancePolicy, change_policy
-from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport, Rewriter, format_error
+from lance_core.maintenance.routine.report import Log, MaintenancePlan, MaintenanceReport, Rewriter, format_error
 from lance_core.maintenance.routine.run import finish
-from lance_core.maintenance.routine.steps import Log, StepContext, pool_rewriter
+from lance_core.maintenance.routine.steps import StepContext, pool_rewriter
 from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_table
 from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.store import canonical_uri
@@ -203,7 +203,7 @@ def _survey_listed_table(
         return MaintenanceReport(plan=plan).failed("plan", StoreError(table.problem))
     try:
         dataset = Handle(plan.uri, storage_options=table.storage_options)
-        policy = without_missing_columns(dataset.snapshot, policy) if skips_missing_columns else policy
+        policy = without_missing_columns(dataset, policy) if skips_missing_columns else policy
         return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name), lambda: None)
     except DatasetNotFoundError:
         return MaintenanceReport(plan=plan, was_dropped=True)
@@ -231,7 +231,7 @@ def _maintain_surveyed(
         return report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
     if not plan.is_due:
         report = report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
-        return check_indices(report, plan.indices_missing, _logger)
+        return report.check_indices(plan.indices_missing, _logger)
     context = StepContext(
         rewriter=pool_rewriter(plan.policy.max_parallel_tasks) if rewriter is None else rewriter,
         index_builder=index_builder,

@@ -15,6 +15,7 @@ A report is plain and can be pickled: each step may run in another process, and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,6 +27,8 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.verbs.context.handle import Handle
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 Rewriter = Callable[[Handle, Sequence[CompactionTask]], Iterable[RewriteResult | Exception]]
 """Runs compaction tasks, in this process or elsewhere; yields the result of each, or its error."""
@@ -234,6 +237,25 @@ class MaintenanceReport:
         return replace(
             self, error=_join_messages(self.error, message), is_damaged=self.is_damaged or shows_damage(error)
         )
+
+    def check_indices(self, missing: Sequence[str], log: Log) -> MaintenanceReport:
+        """This report with the indices for which pylance is missing; with `require_search`, problems are errors.
+
+        Args:
+            missing: The names of these indices.
+            log: Gets the warnings.
+        """
+        report, problems = self, list(self.index_problems)
+        if missing:
+            problems.append(
+                f"pylance is not installed, which {', '.join(missing)} need: pip install 'lance-dagster[search]'"
+            )
+            report = report.plus(indices_not_refreshed=len(missing))
+        for problem in problems:
+            log.warning("%s: %s", self.plan.table, problem)
+            if self.plan.policy.require_search:
+                report = report.failed("refresh_indices", problem)
+        return report
 
     def with_rewrites(self, parts: Sequence[Rewrites]) -> MaintenanceReport:
         """This report with the results of its tasks, which ran in parts."""

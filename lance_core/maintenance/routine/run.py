@@ -12,8 +12,8 @@ from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine import steps
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import measure
-from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport
-from lance_core.maintenance.routine.steps import Log, StepContext
+from lance_core.maintenance.routine.report import Log, MaintenancePlan, MaintenanceReport
+from lance_core.maintenance.routine.steps import StepContext
 from lance_core.maintenance.routine.survey import survey_table
 from lance_core.verbs.context.handle import Handle
 

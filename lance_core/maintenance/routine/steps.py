@@ -46,7 +46,7 @@ from lance_core.maintenance.routine.declared import (
 )
 from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
-from lance_core.maintenance.routine.report import MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
+from lance_core.maintenance.routine.report import Log, MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
 from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age, list_held_versions
 from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.maintenance.zone_maps import index_partitions
@@ -64,7 +64,6 @@ _logger = logging.getLogger(__name__)
 ATTEMPTS: Final = 3
 """The most attempts to commit the rewrites of a table, which are planned again after a writer committed first."""
 
-Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 _LONGEST_PAUSE_S: Final = 5.0
 _REFRESH: Final = "refresh_indices"
@@ -368,7 +367,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
         dataset.checkout_latest()
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
-    declared = survey_declared(dataset.snapshot, plan.policy)
+    declared = survey_declared(dataset, plan.policy)
     due = find_stale_indices(measure(dataset, plan.policy), plan.policy, declared)
     if due:
         done = extend_indices(dataset, due, context.properties, plan.policy)

@@ -79,7 +79,7 @@ def survey_table(
     oldest = None
     if policy.cleans_up and health.versions > max(1, policy.retain_versions or 1):
         oldest = _find_expired(dataset, health.oldest, policy)
-    declared = survey_declared(dataset.snapshot, policy)
+    declared = survey_declared(dataset, policy)
     stale = find_stale_indices(health, policy, declared)
     left = [name for name in stale if not is_extended_here(dataset, name)]
     expiry, move_before = find_expiry(dataset, policy), None

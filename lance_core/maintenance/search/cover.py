@@ -12,14 +12,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
-from lance_core.errors import LanceError, UnsupportedError
+from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
+from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
-_INSTALL: Final = "pylance, which extends it, is not installed: pip install 'lance-dagster[search]'"
+INSTALL: Final = "pylance, which builds and extends it, is not installed: pip install 'lance-dagster[search]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +65,51 @@ def cover_rows(
         >>> maintenance.cover_rows(flights).covered
         ('id_idx',)
     """
+    with closing(ChildProcess(index_memory, index_timeout_s)) as child:
+        covered, errors = extend_indices(dataset, child, properties)
+    problems = {name: str(error) for name, error in errors.items()}
+    return IndexCoverage(version=dataset.version, covered=covered, problems=problems)
+
+
+def extend_indices(
+    dataset: Handle,
+    child: ChildProcess,
+    properties: Mapping[str, str] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, ...], dict[str, Exception]]:
+    """Extend the indices that miss rows; returns their names, and of those that miss rows still, the errors.
+
+    Rows that come meanwhile do not count.
+
+    Args:
+        dataset: The table; it moves to the newest version.
+        child: The process in which pylance works.
+        properties: Transaction properties of commits by lance_core.
+        left_out: Indices that are left as they are, each with the reason.
+    """
     dataset.checkout_latest()
-    due, problems = find_uncovered_indices(dataset.snapshot), dict[str, str]()
-    own_names = [name for name, by in due.items() if by == "lance_core"]
+    due, errors = find_uncovered_indices(dataset.snapshot), dict[str, Exception]()
+    fragment_ids = frozenset(dataset.snapshot.manifest.fragments.ids)
+    work = {name: by for name, by in due.items() if name not in (left_out or {})}
+    own_names = [name for name, by in work.items() if by == "lance_core"]
     if own_names:
         try:
             optimize_indices(dataset.snapshot, num_indices_to_merge=0, index_names=own_names, properties=properties)
         except (LanceError, OSError) as error:
-            problems |= dict.fromkeys(own_names, str(error))
-    if len(own_names) < len(due) and find_pylance() is not None:
-        _extend_by_pylance(dataset, due, problems, ChildProcess(index_memory, index_timeout_s))
+            errors |= dict.fromkeys(own_names, error)
+    if len(own_names) < len(work) and find_pylance() is not None:
+        _extend_by_pylance(dataset, work, errors, child)
     dataset.checkout_latest()
-    left = [name for name in _find_missing_rows(dataset.snapshot) if name in due]
-    return IndexCoverage(
-        version=dataset.version,
-        covered=tuple(name for name in due if name not in left),
-        problems={name: problems.get(name, _INSTALL if find_pylance() is None else "rows came since") for name in left},
-    )
+    left = [name for name in _find_missing_rows(dataset.snapshot, fragment_ids) if name in due]
+    for name in left:
+        reason = INSTALL if find_pylance() is None else "pylance has not extended it to all rows"
+        errors.setdefault(name, UnsupportedError((left_out or {}).get(name, reason)))
+    return tuple(name for name in due if name not in left), {name: errors[name] for name in left}
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether another writer committed first."""
+    return isinstance(error, CommitConflictError) or "commit conflict" in str(error).lower()  # as pylance says it
 
 
 def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
@@ -95,8 +124,8 @@ def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     return {} if all(kind == "ZONEMAP" for kind, _ in due.values()) else {name: by for name, (_, by) in due.items()}
 
 
-def _find_missing_rows(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
-    """The kinds of the indices that miss rows, and what covers these, by name."""
+def _find_missing_rows(snapshot: Snapshot, fragment_ids: frozenset[int] | None = None) -> dict[str, tuple[str, str]]:
+    """The kinds of the indices that miss rows, of some fragments or of all, and what covers these, by name."""
     facts = read_facts(snapshot, ())
     own_names = {index.name for index in snapshot.manifest.indices if is_supported(index, snapshot.manifest.schema)}
     return {
@@ -105,12 +134,16 @@ def _find_missing_rows(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
             "lance_core" if name in own_names else "retrain" if facts.find_stale_segments(index) else "segment",
         )
         for name, index in facts.present.items()
-        if facts.missed_by(index)
+        if facts.missed_by(index) & (facts.fragments.keys() if fragment_ids is None else fragment_ids)
     }
 
 
-def reject_without_search(dataset: Handle) -> None:
-    """Make sure that all indices of a table can be extended here.
+def reject_without_search(dataset: Handle | None, declarations: Sequence[IndexDeclaration] = ()) -> None:
+    """Make sure that all indices of a table can be built and extended here.
+
+    Args:
+        dataset: The table; None if there is none yet.
+        declarations: The indices that it is to have.
 
     Raises:
         UnsupportedError: pylance, which indices of vectors or words need, is not installed.
@@ -118,23 +151,28 @@ def reject_without_search(dataset: Handle) -> None:
     Examples:
         >>> maintenance.reject_without_search(lance.write_dataset({"id": [1]}, "flights.lance"))
     """
-    manifest = dataset.snapshot.manifest
-    names = {each.name for each in manifest.indices if not each.is_system and not is_supported(each, manifest.schema)}
+    names = {each.name or f"on {each.column}" for each in declarations if each.needs_pylance}
+    if dataset is not None:
+        indices, schema = dataset.snapshot.manifest.indices, dataset.snapshot.manifest.schema
+        names |= {each.name for each in indices if not each.is_system and not is_supported(each, schema)}
     if names and find_pylance() is None:
-        raise UnsupportedError(f"index {', '.join(sorted(names))}: {_INSTALL}")
+        raise UnsupportedError(f"index {', '.join(sorted(names))}: {INSTALL}")
 
 
-def _extend_by_pylance(dataset: Handle, due: Mapping[str, str], problems: dict[str, str], child: ChildProcess) -> None:
-    """Extend indices together, and each alone if that fails; those that fail alone are named in `problems`."""
+def _extend_by_pylance(
+    dataset: Handle, due: Mapping[str, str], errors: dict[str, Exception], child: ChildProcess
+) -> None:
+    """Extend indices together, and each alone if that fails; those that fail alone get their errors."""
     request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
-    with closing(child):
-        for how, arguments in (("segment", {"num_indices_to_merge": 0}), ("retrain", {"retrain": True})):
-            names = [name for name, by in due.items() if by == how]
-            for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
-                try:
-                    child.run("extend", {**request, "names": some, "arguments": arguments})
-                except ChildFailedError as error:
-                    problems |= dict.fromkeys(some, str(error))
-                else:
-                    if some is names:
-                        break
+    for how, arguments in (("segment", {"num_indices_to_merge": 0}), ("retrain", {"retrain": True})):
+        names = [name for name, by in due.items() if by == how]
+        for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
+            try:
+                child.run("extend", {**request, "names": some, "arguments": arguments})
+            except ChildFailedError as error:
+                errors |= dict.fromkeys(some, error)
+            else:
+                for name in some:
+                    errors.pop(name, None)
+                if some is names:
+                    break

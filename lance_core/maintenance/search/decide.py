@@ -112,6 +112,10 @@ class TableFacts:
         """The fragments with rows that an index does not cover."""
         return frozenset(fragment for fragment, rows in self.fragments.items() if rows) - index.fragment_ids
 
+    def count_missed_rows(self, index: PresentIndex) -> int:
+        """The live rows that an index does not cover."""
+        return sum(self.fragments[fragment] for fragment in self.missed_by(index))
+
     def find_stale_segments(self, index: PresentIndex) -> list[PresentSegment]:
         """The segments of a full-text index with words of rows that the index misses, as these were set again.
 
@@ -335,7 +339,7 @@ def _decide_segments(case: _Case) -> IndexAction | None:
     facts, index = case.facts, case.index
     assert index is not None
     missed = facts.missed_by(index)
-    rows = sum(facts.fragments[fragment] for fragment in missed)
+    rows = facts.count_missed_rows(index)
     if len(index.segments) + bool(missed) > MOST_SEGMENTS:
         merged = choose_segments_to_merge(index, rows)
         if len(merged) > 1:

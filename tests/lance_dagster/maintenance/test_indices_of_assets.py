@@ -235,11 +235,40 @@ class TestSensor:
         assert tick()
         assert state(lake) == BUILT
         assert not tick()
-        lance.write_dataset(notes(300, 20), lake.uri("docs"), mode="append")
+        lance.write_dataset(notes(300, 10), lake.uri("docs"), mode="append")
+        assert not tick()  # 5 % can wait
+        lance.write_dataset(notes(310, 10), lake.uri("docs"), mode="append")
         assert tick()
         assert state(lake) == BUILT
         assert not tick()
         assert not tick()
+
+    def test_rows_that_lance_cores_own_kinds_miss_are_counted_too(self, lake, tick):
+        asset = declaring({"id": "BTREE"})
+        lake.run(docs)
+        assert tick(asset=asset)
+        lance.write_dataset(notes(300, 10), lake.uri("docs"), mode="append")
+        assert not tick(asset=asset)
+        lance.write_dataset(notes(310, 10), lake.uri("docs"), mode="append")
+        assert not tick(LanceMaintenancePolicy(refresh_indices=False, cleanup_older_than=None), asset)
+        assert tick(asset=asset)
+        assert state(lake) == {"id_idx": (True, "BTREE", 1.0)}
+        assert not tick(asset=asset)
+
+    def test_segments_without_end_are_a_reason_to_merge_them(self, lake, tick):
+        """Writes that cover their rows at once leave one segment each."""
+        asset = declaring({"embedding": "IVF_FLAT"}, **{"lance/index_on_write": True})
+        lake.run(asset)
+        assert tick(asset=asset)  # measures
+        for i in range(16):
+            table = lance.write_dataset(notes(300 + i, 1), lake.uri("docs"), mode="append")
+            table.optimize.optimize_indices(num_indices_to_merge=0)
+            assert i != 14 or not tick(asset=asset)
+        policy = LanceMaintenancePolicy(max_small_fragments=100, cleanup_older_than=None)
+        assert tick(policy, asset)
+        (index,) = describe_index_health(lake.table("docs"))
+        assert index.segments <= 2
+        assert not tick(policy, asset)
 
     def test_another_declaration_is_one_at_the_same_version(self, lake, tick):
         policy = LanceMaintenancePolicy(max_versions=1, retain_versions=1, target_rows_per_fragment=1)
