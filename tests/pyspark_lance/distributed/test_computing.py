@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import pickle
 import re
 import signal
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -232,6 +234,25 @@ def test_fragments_are_visible_before_the_end(table, compute, uri):
     result = compute(visible_every=30, commit_every=8)
     assert (result.commits, sizes(uri)) == (3, EXPECTED)
     assert compute(visible_every=2, commit_every="1h", code_version="2").commits > 1
+
+
+def test_a_cleanup_removes_the_version_of_the_run(table, uri):
+    """Tasks that begin later read its files nevertheless, and find the same rows as due."""
+
+    def execute_later(plan):
+        tasks = pickle.dumps(plan.divide(4))
+        lance_core.dataset(uri).insert({"id": [200], "text": ["later"]})
+        lance_core.dataset(uri).cleanup_old_versions(timedelta(0))
+        return [task.run() for task in pickle.loads(tasks)]
+
+    table.compute_columns(measure, **SIZE)
+    table.optimize.compact_files()
+    lance_core.dataset(uri).update({"text": "'other'"}, "id < 30")
+    lance_core.dataset(uri).optimize.compact_files()
+    result = table.compute_columns(measure, **SIZE, batch_size=8, executor=execute_later)
+    assert (result.rows_due, result.rows_compared) == ({"inputs changed": 30}, 0)
+    assert sizes(uri) == [5] * 30 + EXPECTED[30:] + [None]
+    assert table.count_due_rows(**SIZE) == {"new": 1}
 
 
 def test_a_branch(table, compute, spark, uri):

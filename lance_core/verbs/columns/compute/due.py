@@ -99,6 +99,16 @@ class _Steps:
         return self._are_new_trusted
 
 
+def trust_fragments(snapshot: Snapshot, computation: Computation, record: Record) -> Record:
+    """The record by which other processes find the same rows as due, also if a cleanup removes versions meanwhile."""
+    highest_id, input_ids = snapshot.manifest.max_fragment_id or 0, computation.input_ids(snapshot.manifest)
+    if record.checked is None or record.checked[1:] == (highest_id, input_ids):
+        return record
+    if record.checked[2] == input_ids and all(map(records_rows, transactions_since(snapshot, record.checked[0]))):
+        return replace(record, checked=(snapshot.manifest.version, highest_id, input_ids))
+    return record
+
+
 def find_due_rows(
     snapshot: Snapshot,
     computation: Computation,
