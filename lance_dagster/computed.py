@@ -181,10 +181,14 @@ def _build_asset(
             options={**options, "retry_failed": config.retry_failed},
             **facts,
         )
+        ((output, manager),) = output_contexts(context.get_step_execution_context())
+        if not hasattr(manager, "plan_computation"):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{context.asset_key.to_user_string()} computes columns of a Lance table, and its IO manager is a "
+                f"{type(manager).__name__}: set io_manager_key to the key of a LanceIOManager"
+            )
         if config.dry_run or is_tagged(context.op_execution_context, _DRY_RUN_TAG):
-            ((output, manager),) = output_contexts(context.get_step_execution_context())
-            entries = manager.plan_computation(output, value)
-            _observe(context, entries | _expect_seconds(context, entries["lance/due"]))
+            _observe(context, manager.plan_computation(output, value))
         else:
             yield dg.Output(value)
 
@@ -233,17 +237,6 @@ def _report_progress(context: dg.AssetExecutionContext) -> "Callable[[ComputePro
         _observe(context, entries)
 
     return report
-
-
-def _expect_seconds(context: dg.AssetExecutionContext, rows_due: int) -> dict[str, float]:
-    """The entry about the seconds that a run would take, by the newest of the last ones that called the function."""
-    for record in context.instance.fetch_materializations(context.asset_key, limit=20).records:
-        assert record.asset_materialization is not None
-        entries: Any = {name: entry.value for name, entry in record.asset_materialization.metadata.items()}
-        called = entries.get("lance/due", 0) - entries.get("lance/rows_staged_before", 0)
-        if called > 0:
-            return {"lance/expected_seconds": rows_due * entries["lance/seconds"] / called}
-    return {}
 
 
 def _observe(context: dg.AssetExecutionContext, entries: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ promotion.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from lance_core.store import uri_below
 from lance_core.verbs.columns.compute.calls import Calls, open_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import count_due_rows
-from lance_core.verbs.columns.compute.estimates import DueRows, record_run, show_progress
+from lance_core.verbs.columns.compute.estimates import DueRows, show_progress
 from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
 from lance_core.verbs.columns.compute.records import (
     ComputeProgress,
@@ -159,7 +158,7 @@ class ComputeVerbs(Handle):
         pace = StagingPace(batch_size=batch_size, commit_every=commit_every, visible_every=visible_every)
         log = _FailureLog(self, computation, failures_uri or _failures_beside(self, name), attempt)
         total: ComputeResult | None = None
-        done_ids, begun = set[int](), time.monotonic()
+        done_ids = set[int]()
         with ExitStack() as stack:
             report = progress or stack.enter_context(show_progress(name))
             caller = cache(lambda: stack.enter_context(open_caller(calls)))
@@ -171,6 +170,7 @@ class ComputeVerbs(Handle):
                     run = Run(
                         snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
                         retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=report,
+                        cost_per_row=cost_per_row,
                         lease=lease, open_caller=caller, is_split=on_running == "split", done_ids=done_ids,
                         executor=None if executor is None else partial(execute, self, executor),
                     )  # fmt: skip
@@ -180,7 +180,6 @@ class ComputeVerbs(Handle):
                     break
                 if not result.rows_due and not result.rows_compared:
                     lease.wait_for_others()
-        record_run(self.snapshot, name, total, time.monotonic() - begun, cost_per_row)
         judge_failures(total, max_failed_rows, log.uri)
         return total
 

@@ -58,7 +58,6 @@ class ComputedHandler(LanceTypeHandler):
             )
         except FailedRowsError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        calls = done.rows_computed - done.rows_staged_before
         entries: dict[str, Any] = {
             **describe_due_rows(done.rows_due, dataset),
             "lance/rows_failed": done.rows_failed,
@@ -69,7 +68,7 @@ class ComputedHandler(LanceTypeHandler):
         if done.rows_failed:
             entries["lance/failed_rows"] = failures_uri
         if value.cost_per_row is not None:
-            entries["lance/cost"] = calls * value.cost_per_row
+            entries["lance/cost"] = done.rows_called * value.cost_per_row
         result = lance_core.ColumnsResult(
             version=done.version,
             read_version=done.read_version,
@@ -88,7 +87,7 @@ class ComputedHandler(LanceTypeHandler):
         if due.seconds_per_row is not None:
             entries["lance/expected_seconds"] = round(due.total * due.seconds_per_row, 3)
         if value.cost_per_row is not None:
-            entries["lance/expected_cost"] = sum(due.values()) * value.cost_per_row
+            entries["lance/expected_cost"] = due.total * due.calls_per_row * value.cost_per_row
         return entries
 
     def _arguments(self, value: Any, request: WriteRequest) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import ComputedTask, ComputePlan, ComputeResult, ComputeTask
-from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, run_all_tasks
+from lance_core.errors import InvalidInputError, LanceError
+from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_tasks
 from pyspark_lance.engine.sessions import check_client, parallelism_of, reject_memory
 from pyspark_lance.lazy import SparkSession
 
@@ -30,6 +31,7 @@ def compute_columns(
     columns: pa.Schema,
     name: str,
     code_version: str,
+    branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> ComputeResult:
@@ -46,19 +48,21 @@ def compute_columns(
         columns: The columns that it returns, all of which may be null.
         name: The name of the computation, by which later calls continue it.
         code_version: The version of the function.
+        branch: The branch whose columns are computed; None for main.
         storage_options: Credentials and options of the storage. They are sent to the executors.
-        **options: Further arguments of `LanceDataset.compute_columns`, except `processes`: Spark decides how many calls
-            run at a time. `setup` is called once in each of Spark's Python workers, with `timeout` in a process of
-            it; `commit_every` is the most rows of a task.
+        **options: Further arguments of `LanceDataset.compute_columns`, except `processes` and `executor`: Spark decides
+            how many calls run at a time. `setup` is called once in each of Spark's Python workers, with `timeout` in a
+            process of it; `commit_every` is the most rows of a task.
 
     Returns:
         What was due, and what was done.
 
     Raises:
-        LanceError: A task failed, such as when the function returned other columns; what other tasks computed is
-            staged.
+        LanceError: A task failed, such as when the function returned other columns, or Spark ended the job; what was
+            computed is staged.
         FailedRowsError: The function failed on more rows than allowed; the others are committed.
-        InvalidInputError: The table is in memory, or a column exists that the computation does not own.
+        InvalidInputError: The table is in memory, the function cannot be pickled, or a column exists that the
+            computation does not own.
         SchemaError: An input is missing.
         UnsupportedError: The table has no stable row ids.
         RetryableConflictError: Another run computes these columns.
@@ -72,7 +76,13 @@ def compute_columns(
         2
     """
     reject_memory(uri)
+    if "executor" in options:
+        raise InvalidInputError(
+            "executor=: Spark's executors call the function; LanceDataset.compute_columns takes another executor"
+        )
     dataset = lance_core.dataset(uri, storage_options=storage_options)
+    if branch is not None:
+        dataset = dataset.checkout_version((branch, None))
     return dataset.compute_columns(
         function, inputs=inputs, columns=columns, name=name, code_version=code_version,
         executor=executor_of_calls(spark), **options,
@@ -105,11 +115,47 @@ def executor_of_calls(spark: SparkSession) -> Callable[[ComputePlan], Iterator[C
             num_rows = sum(task.num_rows for task in chosen)
 
             def report(done: int, count: int, num_rows: int = num_rows) -> None:
-                plan.report(done * num_rows // count)
+                if done < count:  # the results of the last ones come next
+                    plan.report(done * num_rows // count)
 
-            yield from run_all_tasks(spark, partial(_run_task, chosen), len(chosen), report)
+            results, failures = _run_tasks(spark, chosen, report)
+            yield from results
+            if failures:
+                first = next(iter(failures.values()))
+                raise LanceError(f"{len(failures)} of {len(chosen)} tasks failed; the first: {first}")
 
     return execute
+
+
+def _run_tasks(
+    spark: SparkSession, tasks: Sequence[ComputeTask], report: Progress
+) -> tuple[list[ComputedTask], dict[int, str]]:
+    """Run tasks on the executors.
+
+    Raises:
+        InvalidInputError: The function cannot be sent.
+        LanceError: Spark ended the job.
+    """
+    from pyspark import cloudpickle
+
+    try:
+        cloudpickle.dumps(tasks[0].settings.calls)
+    except Exception as error:
+        raise InvalidInputError(
+            f"the function cannot be pickled for Spark's executors ({error}): make what it refers to, such as a client "
+            "or a model, by setup="
+        ) from error
+    try:
+        return run_tasks(spark, partial(_run_task, tasks), len(tasks), report)
+    except LanceError:
+        raise
+    except Exception as error:
+        raise LanceError(
+            f"Spark ended the job that called the function ({type(error).__name__}, which is the cause of this error). "
+            "Executors need the modules of the function and memory for its batches: a smaller batch_size helps if a "
+            "worker died, and timeout= makes failed rows of calls that end or block it. What was staged is kept for "
+            "the next run"
+        ) from error
 
 
 def _run_task(tasks: Sequence[ComputeTask], number: int) -> ComputedTask:

@@ -98,6 +98,7 @@ class Caller:
 
     Attributes:
         num_calls: Calls so far, those of halves included.
+        num_rows: The rows of these calls.
     """
 
     calls: Calls
@@ -105,6 +106,7 @@ class Caller:
     _call: Callable[[pa.RecordBatch], pa.RecordBatch]
     _pool: ThreadPool | None
     num_calls: int = 0
+    num_rows: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_closed: threading.Event = field(default_factory=threading.Event)
 
@@ -135,6 +137,7 @@ class Caller:
             raise CancelledError
         with self._lock:
             self.num_calls += 1
+            self.num_rows += batch.num_rows
         try:
             return CallResult(values=self._call(batch), errors={})
         except CallError as error:
@@ -276,8 +279,18 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
     with contextlib.suppress(ValueError):  # some functions that are written in C have no signature
         parameters = list(inspect.signature(calls.function, eval_str=False).parameters.values())
         annotation = str(parameters[0].annotation) if parameters else ""
+    if "Series" in annotation:
+        raise InvalidInputError(
+            "the first parameter of the function gets all inputs: annotate it as a DataFrame, not as a Series, and "
+            "take the column from it"
+        )
     if "pandas" in annotation or annotation.endswith("pd.DataFrame"):
         return lambda batch: calls.function(batch.to_pandas(), *more)
+    if annotation.endswith("Series"):
+        raise InvalidInputError(
+            f"the function takes a {annotation}, and gets a batch of all inputs: annotate its first parameter as a "
+            "pandas or polars DataFrame, and take the column from it"
+        )
     if "polars" in annotation or annotation.endswith("pl.DataFrame"):
         import polars as pl
 
@@ -286,17 +299,20 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
 
 
 def _check_result(result: Any, num_rows: int, columns: pa.Schema) -> pa.RecordBatch:
-    """The result of a call as a batch of the columns.
+    """The result of a call as a batch of the columns; a Series is the array of a single one.
 
     Raises:
         InvalidInputError: The result has another number of rows, or is no batch.
         SchemaError: The result lacks a column, or has one more, or values of another type.
     """
+    library = type(result).__module__.split(".")[0]
+    if library == "polars":
+        result = result.to_arrow()
+    elif library == "pandas" and type(result).__name__ == "Series":
+        result = pa.array(result, from_pandas=True)
     if isinstance(result, pa.Array | pa.ChunkedArray) and len(columns) == 1:
         array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
         result = pa.RecordBatch.from_arrays([array], columns.names)
-    if type(result).__module__.split(".")[0] == "polars":
-        result = result.to_arrow()
     batch = as_batch(result)
     if batch.num_rows != num_rows:
         raise InvalidInputError(f"the function returned {batch.num_rows} rows for {num_rows}")

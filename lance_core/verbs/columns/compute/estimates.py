@@ -1,9 +1,10 @@
 """What due rows will take: the last runs record their seconds and costs beside the leases.
 
-    _refs/computations/<name>.json    [{"rows": 500, "seconds": 12.5, "cost_per_row": 0.05}, ...]
+    _refs/computations/<name>.json    [{"run", "rows": 500, "called": 620, "seconds": 12.5, "cost_per_row": 0.05}, ...]
 
-At most five, the newest last. The rows are those on which the function was called. The object may be lost: it is for
-people.
+At most five, the newest last, each written whenever its run stages results, so that runs that fail or are killed count
+too. The rows have results; a row of a batch that was divided, or whose result was lost, is called more than once. The
+object may be lost: it is for people.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from lance_core.errors import ObjectNotFoundError
 from lance_core.table.paths import COMPUTATIONS_PREFIX
-from lance_core.verbs.columns.compute.records import ComputeProgress, ComputeResult
+from lance_core.verbs.columns.compute.records import ComputeProgress
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.references import dataset_store
 
@@ -29,8 +30,9 @@ class DueRows(dict[str, int]):
     Attributes:
         total: The number of due rows.
         share: Their share of the table.
-        seconds_per_row: Seconds of a row on which the function was called, of the last runs; None if none is recorded.
-        cost_per_row: The cost of such a row in the newest run; None if none was given.
+        calls_per_row: How often the function was called for a row that got a result, in the last runs; 1 if none did.
+        seconds_per_row: Seconds of such a row; None if none is recorded.
+        cost_per_row: The cost of such a row, by the cost of a call in the newest run; None if none was given.
     """
 
     def __init__(self, rows: Mapping[str, int], snapshot: Snapshot, name: str) -> None:
@@ -39,19 +41,21 @@ class DueRows(dict[str, int]):
         num_rows = sum(fragment.num_rows for fragment in snapshot.manifest.fragments)
         self.total = sum(rows.values())
         self.share = self.total / max(num_rows, 1)
-        called = sum(run["rows"] for run in runs)
-        self.seconds_per_row = sum(run["seconds"] for run in runs) / called if runs else None
-        self.cost_per_row: float | None = runs[-1]["cost_per_row"] if runs else None
+        computed = sum(run["rows"] for run in runs)
+        self.calls_per_row = sum(run.get("called", run["rows"]) for run in runs) / computed if computed else 1.0
+        self.seconds_per_row = sum(run["seconds"] for run in runs) / computed if computed else None
+        cost = runs[-1]["cost_per_row"] if runs else None
+        self.cost_per_row: float | None = None if cost is None else cost * self.calls_per_row
 
 
 def record_run(
-    snapshot: Snapshot, name: str, result: ComputeResult, seconds: float, cost_per_row: float | None
+    snapshot: Snapshot, name: str, run_id: str, rows: int, called: int, seconds: float, cost_per_row: float | None
 ) -> None:
-    """Record what a run took for each row on which the function was called."""
-    num_rows = result.rows_computed - result.rows_staged_before
-    if num_rows > 0:
-        run = {"rows": num_rows, "seconds": round(seconds, 3), "cost_per_row": cost_per_row}
-        runs = [*_read_runs(snapshot, name), run][-_MOST_RUNS:]
+    """Record what a run took up to now, in place of what it took before, if the function was called."""
+    if called:
+        run = {"run": run_id, "rows": rows, "called": called, "seconds": round(seconds, 3)}
+        runs = [each for each in _read_runs(snapshot, name) if each.get("run") != run_id]
+        runs = [*runs, run | {"cost_per_row": cost_per_row}][-_MOST_RUNS:]
         dataset_store(snapshot.store, snapshot.manifest.branch).put(_key(name), json.dumps(runs).encode())
 
 

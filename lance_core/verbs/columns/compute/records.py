@@ -77,6 +77,7 @@ class ComputeResult:
         rows_failed: Those of them on which the function failed; their cells are null.
         rows_compared: The rows whose inputs were read and had not changed.
         calls: The calls of the function, those of halves of batches included.
+        rows_called: The rows of these calls: a row of a batch that was divided counts for each call.
         commits: The number of versions.
         bytes_written: Bytes of the column files.
         first_error: The error of the first row on which the function failed; None if it did not fail.
@@ -90,6 +91,7 @@ class ComputeResult:
     rows_failed: int = 0
     rows_compared: int = 0
     calls: int = 0
+    rows_called: int = 0
     commits: int = 0
     bytes_written: int = 0
     first_error: str | None = None

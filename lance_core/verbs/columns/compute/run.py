@@ -31,6 +31,7 @@ from lance_core.verbs.columns.compute.calls import Caller, CallResult, Calls
 from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
+from lance_core.verbs.columns.compute.estimates import record_run
 from lance_core.verbs.columns.compute.input_files import (
     find_shared_version,
     keeps_inputs,
@@ -117,6 +118,7 @@ class Run:
         progress: Called after each call of the function.
         lease: The lease of the run.
         open_caller: Starts what the calls need, or returns what was started.
+        cost_per_row: What a call costs for each row, which is recorded; None if that is not known.
         is_split: Whether a share of the due rows is computed, so that others take the rest.
         done_ids: Fragments that are done; those of this run are added.
         executor: Yields what other processes have computed of fragments; None to call the function in this one.
@@ -135,6 +137,7 @@ class Run:
     progress: Callable[[ComputeProgress], object] | None
     lease: Lease
     open_caller: Callable[[], Caller]
+    cost_per_row: float | None = None
     is_split: bool = False
     done_ids: set[int] = field(default_factory=set)
     executor: Callable[[Run, Sequence[DueFragment]], Iterable[ComputedTask]] | None = None
@@ -145,6 +148,7 @@ class Run:
     _staged: StagedRows = field(init=False)
     _used: npt.NDArray[np.bool_] = field(init=False)
     _total: int = 0
+    _shown: int = 0
     _begun: float = 0.0
     _counts: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
@@ -181,6 +185,7 @@ class Run:
             )
             self._compute(fragments)
             self._commit()
+            self._record_spent()
             self._remove_staged()
         return self._manifest, self._describe()
 
@@ -243,22 +248,33 @@ class Run:
                 if stage.is_over(done):
                     self.lease.check()
                     self._results.stage()
+                    self._record_spent()
                 if visible.is_over(done) and self._ended:
                     self._commit()
                 self.report_progress()
         except BaseException:
             # What was computed is kept for the next run; if it cannot be, the first error is the one to know.
             with suppress(LanceError, OSError):
+                self._record_spent()
                 self.lease.check()
                 self._results.stage()
             raise
 
+    def _record_spent(self) -> None:
+        """Record what the run has spent up to now."""
+        if self.task is None:
+            rows, called = self._counts["called"], self._counts["rows called"]
+            seconds = time.monotonic() - self._begun
+            record_run(self.snapshot, self.computation.name, self.lease.owner, rows, called, seconds, self.cost_per_row)
+
     def report_progress(self, num_rows: int = 0) -> None:
-        """Report the progress, with a number of rows that are done elsewhere."""
-        if self.progress is not None:
+        """Report the progress, with a number of rows that are done elsewhere; what was reported so is not repeated."""
+        done = self._total - sum(self._left.values()) + num_rows
+        if self.progress is not None and done >= self._shown:
+            self._shown = done
             self.progress(
                 ComputeProgress(
-                    rows_due=self._total, rows_done=self._total - sum(self._left.values()) + num_rows,
+                    rows_due=self._total, rows_done=done,
                     rows_failed=self._counts["failed"], calls=self._counts["calls"],
                     seconds=time.monotonic() - self._begun,
                 )
@@ -267,10 +283,11 @@ class Run:
     def _call_here(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
         """Call the function on all rows that are due."""
         caller = self.open_caller()
-        before = caller.num_calls
+        calls, rows = caller.num_calls, caller.num_rows
         for segments, result in caller.in_order(self._each_batch(fragments)):
             self._add(segments, result)
-            self._counts["calls"] = caller.num_calls - before
+            self._counts["calls"] = caller.num_calls - calls
+            self._counts["rows called"] = caller.num_rows - rows
             yield
 
     def _call_elsewhere(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
@@ -367,6 +384,7 @@ class Run:
             rows = pa.table(columns, schema=rows_schema(self.computation))
             self._results.add(segment.fragment_id, segment.offsets, rows)
             self._ids.append(segment.ids)
+            self._counts["called"] += end - start
             self._finish(segment.fragment_id, end - start)
             start = end
 
@@ -467,6 +485,7 @@ class Run:
             rows_failed=counts["failed"],
             rows_compared=counts["compared"],
             calls=counts["calls"],
+            rows_called=counts["rows called"],
             commits=counts["commits"],
             bytes_written=counts["bytes"],
             first_error=self._first_error,

@@ -148,7 +148,9 @@ def execute(dataset: Handle, executor: Executor, run: Run, fragments: Sequence[D
     if run.calls.processes:
         raise InvalidInputError("processes=: the calls run in the processes of the executor, such as Spark's workers")
     settings = _Settings(
-        uri=dataset.uri, options=dataset.snapshot.options, manifest=run.snapshot.manifest, computation=run.computation, calls=run.calls, pace=run.pace, where=run.where,
-        retry_failed=run.retry_failed, record=trust_fragments(run.snapshot, run.computation, run.record), claim=run.lease.claim, staged_keys=frozenset(run.staged_keys),
+        uri=dataset.uri, options=run.snapshot.options, manifest=run.snapshot.manifest, computation=run.computation,
+        calls=run.calls, pace=run.pace, where=run.where, retry_failed=run.retry_failed,
+        record=trust_fragments(run.snapshot, run.computation, run.record), claim=run.lease.claim,
+        staged_keys=frozenset(run.staged_keys),
     )  # fmt: skip
     return executor(ComputePlan(settings=settings, fragments=fragments, report=run.report_progress))

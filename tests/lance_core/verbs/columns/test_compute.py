@@ -78,9 +78,27 @@ class TestFunctions:
         def with_polars(frame: "pl.DataFrame"):
             return frame.select(pl.col("text").str.len_chars().cast(pl.Int32).alias("size"))
 
-        for code, function in enumerate((with_pandas, with_polars, lambda batch: pa.table({"size": measure(batch)}))):
+        def with_pandas_series(frame: pd.DataFrame) -> pd.Series:
+            return frame["text"].str.len()
+
+        def with_polars_series(frame: "pl.DataFrame"):
+            return frame["text"].str.len_chars()
+
+        def with_table(batch):
+            return pa.table({"size": measure(batch)})
+
+        functions = with_pandas, with_polars, with_pandas_series, with_polars_series, with_table
+        for code, function in enumerate(functions):
             assert table.compute_columns(function, **{**SIZE, "code_version": str(code)}).rows_computed == 100
             assert table.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
+
+    @pytest.mark.parametrize("processes", [0, 1])
+    def test_a_parameter_annotated_as_a_series(self, table, processes):
+        def with_series(texts: "pd.Series"):  # noqa: F821 - read as text
+            return texts.str.len()
+
+        with pytest.raises(InvalidInputError, match="annotate it as a DataFrame, not as a Series"):
+            table.compute_columns(with_series, **SIZE, processes=processes)
 
     def test_coroutines_run_at_once(self, table):
         running, most = 0, 0
@@ -823,6 +841,32 @@ def test_due_rows_are_estimated_by_the_last_runs(table):
     assert due == {"new": 80}
     assert (due.total, due.share, due.cost_per_row) == (80, 0.8, 0.25)
     assert 0.01 < due.seconds_per_row < 1
+
+
+def test_estimates_have_what_failed_and_killed_runs_spent(table, tmp_path):
+    """Of each 20 rows one batch is divided; a run that ends early counts what it called, and what it staged."""
+
+    def fail(batch):
+        if "xxxxxx" in batch["text"].to_pylist():
+            raise ValueError
+        return measure(batch)
+
+    options = {**SIZE, "batch_size": 4, "commit_every": 4, "cost_per_row": 0.5}
+    with pytest.raises(FailedRowsError):
+        table.compute_columns(fail, **options, where="id < 8")
+    due = table.count_due_rows(**SIZE)
+    assert (due.calls_per_row, due.cost_per_row) == ((8 + 4 + 2) / 8, 0.5 * (8 + 4 + 2) / 8)
+    result = table.compute_columns(fail, **options, where="id < 16", max_failed_rows=1)
+    assert (result.calls, result.rows_called) == (2 + 4, 8 + 4 + 2)
+    with start(table, tmp_path / "log", 0.01) as process:
+        wait_for_calls(process, tmp_path / "log", 30)
+        process.kill()
+    runs = json.loads(Path(table.uri, "_refs", "computations", f"{b'size'.hex()}.json").read_text())
+    assert len(runs) == 3
+    assert runs[-1]["rows"] == runs[-1]["called"] >= 20
+    with pytest.raises(KeyboardInterrupt):
+        table.compute_columns(InterruptAfter(8), **options)
+    assert table.count_due_rows(**SIZE).calls_per_row < 1.75
 
 
 def test_a_terminal_shows_a_progress_bar(table, tmp_path):
