@@ -168,7 +168,8 @@ class ComputeVerbs(Handle):
                     if not lease.beside:
                         log.remove_old()
                     run = Run(
-                        snapshot=self.snapshot, computation=computation, calls=calls, pace=pace, where=where,
+                        snapshot=self.snapshot, computation=computation.in_recorded_order(self._manifest),
+                        calls=calls, pace=pace, where=where,
                         retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=report,
                         cost_per_row=cost_per_row,
                         lease=lease, open_caller=caller, is_split=on_running == "split", done_ids=done_ids,
@@ -220,7 +221,7 @@ class ComputeVerbs(Handle):
             >>> photos.count_due_rows(inputs=["text"], columns=schema, name="length", code_version="1")
             {'new': 2}
         """
-        computation = _describe_computation(name, inputs, columns, code_version)
+        computation = _describe_computation(name, inputs, columns, code_version).in_recorded_order(self._manifest)
         computation.check(self._manifest, self._uri)
         record = Record.read(self.snapshot, name)
         counts = count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)

@@ -139,7 +139,7 @@ def _run_tasks(
     from pyspark import cloudpickle
 
     try:
-        cloudpickle.dumps(tasks[0].settings.calls)
+        cloudpickle.dumps(tasks[0].settings.calls)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise InvalidInputError(
             f"the function cannot be pickled for Spark's executors ({error}): make what it refers to, such as a client "

@@ -61,15 +61,17 @@ class Computation:
 
     Attributes:
         name: Its name, by which later runs continue it.
-        inputs: The columns that the function reads.
+        inputs: The columns that the function reads, in the order in which they are digested.
         columns: The columns that it returns, all of which may be null.
         code_version: The version of the function: rows of another one are computed again.
+        batch_names: The inputs in the order in which the function gets them; empty for that of `inputs`.
     """
 
     name: str
     inputs: tuple[str, ...]
     columns: pa.Schema
     code_version: str
+    batch_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for text, what in ((self.name, "name"), (self.code_version, "code_version")):
@@ -87,6 +89,18 @@ class Computation:
     def state_name(self) -> str:
         """The column that records how the cells of each row were computed."""
         return _state_name(self.name)
+
+    def in_recorded_order(self, manifest: Manifest) -> Computation:
+        """The computation with inputs in the order in which a version records them, so that another order is no change.
+
+        Other inputs than those that the column was created with are sorted by name.
+        """
+        for field in manifest.schema.fields:
+            if field.name == self.state_name and _INPUTS_KEY.decode() in field.metadata:
+                recorded = tuple(json.loads(field.metadata[_INPUTS_KEY.decode()]))
+                order = recorded if sorted(recorded) == sorted(self.inputs) else tuple(sorted(self.inputs))
+                return replace(self, inputs=order, batch_names=self.batch_names or self.inputs)
+        return self
 
     def input_ids(self, manifest: Manifest) -> tuple[int, ...]:
         """The ids of the fields of the inputs in a version, in order."""

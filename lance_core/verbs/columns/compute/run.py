@@ -351,7 +351,8 @@ class Run:
             is_due = ~is_same & ~is_staged
             if is_due.any():
                 segment = _BatchRows(due.fragment.id, offsets[is_due], ids[offsets[is_due]], digests[is_due])
-                yield segment, rows if is_due.all() else rows.filter(pa.array(is_due))
+                batch = rows.select(list(self.computation.batch_names or self.computation.inputs))
+                yield segment, batch if is_due.all() else batch.filter(pa.array(is_due))
 
     def _use(self, fragment_id: int, offsets: Offsets, ids: npt.NDArray[np.uint64], places: Offsets) -> None:
         """Use rows that an earlier run has staged."""

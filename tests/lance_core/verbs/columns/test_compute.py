@@ -825,6 +825,25 @@ class TestInputsSetByOthers:
         table.compute_columns(measure, **SIZE)
         assert table.compute_columns(measure, **SIZE | {"inputs": ["id", "text"]}).rows_due == {"inputs changed": 100}
         assert table.count_due_rows(**SIZE | {"inputs": ["id", "text"]}) == {}
+        assert table.count_due_rows(**SIZE | {"inputs": ["text", "id"]}) == {}
+
+    def test_another_order_of_inputs(self, table):
+        """Nothing is called again, also for rows that are compared; the function gets the inputs in its order."""
+
+        def call(batch):
+            orders.append(batch.schema.names)
+            return measure(batch)
+
+        orders, options = [], SIZE | {"inputs": ["text", "id"]}
+        table.compute_columns(call, **options)
+        table.update({"text": "text"}, "id < 40")
+        other = SIZE | {"inputs": ["id", "text"]}
+        again = table.compute_columns(call, **other)
+        assert (again.rows_due, again.rows_compared, orders) == ({}, 40, [["text", "id"]])
+        table.insert({"id": [200], "text": ["new"]})
+        assert table.compute_columns(call, **other).rows_due == {"new": 1}
+        assert orders == [["text", "id"], ["id", "text"]]
+        assert table.count_due_rows(**options) == {}
 
 
 def test_due_rows_are_estimated_by_the_last_runs(table):
