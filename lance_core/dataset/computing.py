@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any, Final, cast
@@ -173,7 +173,7 @@ class ComputeVerbs(Handle):
                         retry_failed=retry_failed, how=Commit.of(locals()), report=log.report, progress=report,
                         cost_per_row=cost_per_row,
                         lease=lease, open_caller=caller, is_split=on_running == "split", done_ids=done_ids,
-                        executor=None if executor is None else partial(execute, self, executor),
+                        executor=None if executor is None else partial(execute, executor),
                     )  # fmt: skip
                     self._manifest, result = run.run()
                 total = result if total is None else total.join(result)
@@ -296,19 +296,11 @@ class _FailureLog:
         return self.dataset.branch or "main"
 
     def _describe(self, failed: Sequence[FailedRow]) -> pa.Table:
-        number = len(failed)
-        values = [
-            [self._branch] * number,
-            [row.row_id for row in failed],
-            self._read_keys([row.row_id for row in failed]),
-            [row.inputs for row in failed],
-            [self.computation.code_version] * number,
-            [row.error for row in failed],
-            [datetime.now(UTC)] * number,
-            [self.attempt] * number,
-        ]
-        return pa.table([pa.array(column, kind) for column, kind in zip(values, FAILED_ROWS.types, strict=True)],
-                        schema=FAILED_ROWS)  # fmt: skip
+        values = {"branch": self._branch, "code_version": self.computation.code_version, "attempt": self.attempt}
+        more = values | {"failed_at": datetime.now(UTC)}
+        keys = self._read_keys([row.row_id for row in failed])
+        rows = [{**asdict(row), "key": key, **more} for row, key in zip(failed, keys, strict=True)]
+        return pa.Table.from_pylist(rows, FAILED_ROWS)
 
     def _read_keys(self, ids: Sequence[int]) -> list[str | None]:
         """The primary key of rows as text; None where the table declares none."""

@@ -26,12 +26,8 @@ class ComputedHandler(LanceTypeHandler):
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns that are set, and the row id by which rows are known."""
-        return pa.schema(
-            [
-                pa.field("_rowid", pa.uint64()),
-                *lance_core.computed_schema(self._name(value), value.inputs, value.columns),
-            ]
-        )
+        computed = lance_core.computed_schema(self._name(value), value.inputs, value.columns)
+        return pa.schema([pa.field("_rowid", pa.uint64()), *computed])
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult:
         """Compute the cells that are due, in as many commits as the asset asks for.

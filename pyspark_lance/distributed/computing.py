@@ -77,9 +77,7 @@ def compute_columns(
     """
     reject_memory(uri)
     if "executor" in options:
-        raise InvalidInputError(
-            "executor=: Spark's executors call the function; LanceDataset.compute_columns takes another executor"
-        )
+        raise InvalidInputError("executor=: Spark's executors call the function; leave it out")
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if branch is not None:
         dataset = dataset.checkout_version((branch, None))
@@ -142,8 +140,7 @@ def _run_tasks(
         cloudpickle.dumps(tasks[0].settings.calls)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise InvalidInputError(
-            f"the function cannot be pickled for Spark's executors ({error}): make what it refers to, such as a client "
-            "or a model, by setup="
+            f"the function cannot be pickled for Spark ({error}): make what it refers to, such as a client, by setup="
         ) from error
     try:
         return run_tasks(spark, partial(_run_task, tasks), len(tasks), report)
@@ -151,10 +148,9 @@ def _run_tasks(
         raise
     except Exception as error:
         raise LanceError(
-            f"Spark ended the job that called the function ({type(error).__name__}, which is the cause of this error). "
-            "Executors need the modules of the function and memory for its batches: a smaller batch_size helps if a "
-            "worker died, and timeout= makes failed rows of calls that end or block it. What was staged is kept for "
-            "the next run"
+            f"Spark ended the job that called the function ({type(error).__name__}, the cause of this error): if a "
+            "worker died, a smaller batch_size helps, and timeout= makes failed rows of calls that end or block it; "
+            "workers need the modules of the function. What was staged is kept for the next run"
         ) from error
 
 

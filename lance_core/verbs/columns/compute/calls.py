@@ -286,11 +286,6 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
         )
     if "pandas" in annotation or annotation.endswith("pd.DataFrame"):
         return lambda batch: calls.function(batch.to_pandas(), *more)
-    if annotation.endswith("Series"):
-        raise InvalidInputError(
-            f"the function takes a {annotation}, and gets a batch of all inputs: annotate its first parameter as a "
-            "pandas or polars DataFrame, and take the column from it"
-        )
     if "polars" in annotation or annotation.endswith("pl.DataFrame"):
         import polars as pl
 

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
+from lance_core.extension_types import is_any_list, is_any_string
 
 _FAMILIES: Final = (
     lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind),
-    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
+    is_any_string,
     lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind),
     pa.types.is_date,
 )
@@ -51,7 +52,7 @@ def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
         source = source.value_type
     if pa.types.is_null(source) or source == target:
         return True
-    if _is_list(source) and _is_list(target):
+    if is_any_list(source) and is_any_list(target):
         return _is_same_kind(source.value_type, target.value_type)
     if pa.types.is_map(source) and pa.types.is_map(target):
         return _is_same_kind(source.key_type, target.key_type) and _is_same_kind(source.item_type, target.item_type)
@@ -65,20 +66,12 @@ def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     return source.id == target.id or any(is_of(source) and is_of(target) for is_of in _FAMILIES)
 
 
-def _without_extension(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _count_infinite(values: Any) -> int:
     """The infinite floats in values of any depth of lists and structs."""
     kind = values.type
     if isinstance(kind, pa.BaseExtensionType):
         return _count_infinite(values.storage)
-    if _is_list(kind):
+    if is_any_list(kind):
         return _count_infinite(values.flatten())
     if pa.types.is_struct(kind):
         return sum(map(_count_infinite, values.flatten()))

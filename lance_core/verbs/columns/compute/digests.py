@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.extension_types import is_any_binary, is_any_string
+
 Digests = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 
@@ -93,7 +95,7 @@ def _digest_all(values: pa.Array) -> Digests:
         start, end = values.offset * width, (values.offset + len(values)) * width
         data = np.frombuffer(values.buffers()[1], np.uint8)[start:end]
         return _digest_bytes(data, np.arange(len(values) + 1) * width)
-    if _is_bytes(kind):
+    if is_any_string(kind) or is_any_binary(kind):
         large = values.cast(pa.large_binary()).fill_null(b"")
         offsets = np.frombuffer(large.buffers()[1], np.int64)[large.offset : large.offset + len(large) + 1]
         buffer = large.buffers()[2]
@@ -117,15 +119,6 @@ def _digest_vectors(items: pa.Array, size: int) -> Digests:
         rows = np.flatnonzero(nulls.any(axis=1))
         digests[rows] += _digest_bytes(nulls[rows].reshape(-1).view(np.uint8), np.arange(len(rows) + 1) * size)
     return digests
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(
-        is_kind(kind)
-        for is_kind in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary,
-                        types.is_string_view, types.is_binary_view)
-    )  # fmt: skip
 
 
 def _to_words(values: pa.Array) -> Digests:

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Final
 
 from lance_core.errors import ObjectNotFoundError
@@ -76,15 +77,12 @@ def _key(name: str) -> str:
 @contextmanager
 def show_progress(name: str) -> Iterator[Callable[[ComputeProgress], object] | None]:
     """Show a progress bar on standard error, if that is a terminal and the extra `[cli]` is installed."""
-    try:
-        from rich import console  # noqa: PLC0415 - an extra
-        from rich import progress as bars  # noqa: PLC0415 - an extra
-    except ImportError:
+    if find_spec("rich") is None or not sys.stderr.isatty():
         yield None
         return
-    if not sys.stderr.isatty():
-        yield None
-        return
+    from rich import console  # noqa: PLC0415 - an extra
+    from rich import progress as bars  # noqa: PLC0415 - an extra
+
     facts = bars.TextColumn("{task.fields[per_second]:,.0f} rows/s, {task.fields[failed]} failed")
     title = bars.TextColumn("{task.description}", markup=False)
     columns = title, bars.BarColumn(), bars.MofNCompleteColumn(), facts, bars.TimeRemainingColumn()

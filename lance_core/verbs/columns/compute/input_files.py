@@ -13,10 +13,12 @@ such name: it is trusted if no transaction since the newest commit of cells may 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from zlib import crc32
 
+from lance_core._proto import table_pb2
 from lance_core.commit.history import find_transaction
+from lance_core.table.fragment import DataFile
 from lance_core.table.operations import (
     Append,
     CreateIndex,
@@ -37,20 +39,8 @@ from lance_core.verbs.context.references import dataset_store, load_branch
 _KEEPING: Final = (Append, CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig)
 
 
-class ColumnFile(Protocol):
-    """A data file of a fragment, as a record or as its message."""
-
-    @property
-    def path(self) -> str:
-        """Its name."""
-
-    @property
-    def fields(self) -> Iterable[int]:
-        """Ids of its fields."""
-
-    @property
-    def column_indices(self) -> Iterable[int]:
-        """The column of each field."""
+ColumnFile: TypeAlias = DataFile | table_pb2.DataFile
+"""A data file of a fragment, as a record or as its message."""
 
 
 def digest_places(files: Iterable[ColumnFile], input_ids: Collection[int]) -> str:

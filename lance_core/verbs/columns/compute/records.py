@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from lance_core.errors import FailedRowsError, InvalidInputError
 from lance_core.times import parse_duration
@@ -98,11 +99,15 @@ class ComputeResult:
 
     def join(self, later: ComputeResult) -> ComputeResult:
         """The result of two runs, one after the other."""
-        total = {each.name: getattr(self, each.name) + getattr(later, each.name) for each in fields(self)[3:-1]}
+        total = {name: getattr(self, name) + getattr(later, name) for name in COUNTED}
         return replace(
             later, read_version=self.read_version, rows_due=dict(Counter(self.rows_due) + Counter(later.rows_due)),
             first_error=self.first_error or later.first_error, **total,
         )  # fmt: skip
+
+
+COUNTED: Final = tuple(each.name for each in fields(ComputeResult) if each.default == 0)
+"""The attributes of a result that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

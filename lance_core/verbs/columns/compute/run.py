@@ -39,7 +39,14 @@ from lance_core.verbs.columns.compute.input_files import (
     transactions_since,
 )
 from lance_core.verbs.columns.compute.lease import Lease
-from lance_core.verbs.columns.compute.records import ComputeProgress, ComputeResult, FailedRow, StagingPace, Timer
+from lance_core.verbs.columns.compute.records import (
+    COUNTED,
+    ComputeProgress,
+    ComputeResult,
+    FailedRow,
+    StagingPace,
+    Timer,
+)
 from lance_core.verbs.columns.compute.results import (
     ComputedRows,
     Results,
@@ -263,7 +270,7 @@ class Run:
     def _record_spent(self) -> None:
         """Record what the run has spent up to now."""
         if self.task is None:
-            rows, called = self._counts["called"], self._counts["rows called"]
+            rows, called = self._counts["rows with results"], self._counts["rows_called"]
             seconds = time.monotonic() - self._begun
             record_run(self.snapshot, self.computation.name, self.lease.owner, rows, called, seconds, self.cost_per_row)
 
@@ -275,7 +282,7 @@ class Run:
             self.progress(
                 ComputeProgress(
                     rows_due=self._total, rows_done=done,
-                    rows_failed=self._counts["failed"], calls=self._counts["calls"],
+                    rows_failed=self._counts["rows_failed"], calls=self._counts["calls"],
                     seconds=time.monotonic() - self._begun,
                 )
             )  # fmt: skip
@@ -287,7 +294,7 @@ class Run:
         for segments, result in caller.in_order(self._each_batch(fragments)):
             self._add(segments, result)
             self._counts["calls"] = caller.num_calls - calls
-            self._counts["rows called"] = caller.num_rows - rows
+            self._counts["rows_called"] = caller.num_rows - rows
             yield
 
     def _call_elsewhere(self, fragments: Sequence[DueFragment]) -> Iterator[None]:
@@ -346,7 +353,7 @@ class Run:
             is_staged = ~is_same & (places >= 0)
             if is_staged.any():
                 self._use(due.fragment.id, offsets[is_staged], ids[offsets[is_staged]], places[is_staged])
-            self._counts["compared"] += int(is_same.sum())
+            self._counts["rows_compared"] += int(is_same.sum())
             self._finish(due.fragment.id, int((is_same | is_staged).sum()))
             is_due = ~is_same & ~is_staged
             if is_due.any():
@@ -359,7 +366,7 @@ class Run:
         self._results.reuse(fragment_id, offsets, self._staged, places)
         self._used[places] = True
         self._ids.append(ids)
-        self._counts["staged before"] += len(places)
+        self._counts["rows_staged_before"] += len(places)
         errors = self._staged.errors.take(pa.array(places))
         for row in np.flatnonzero(np.asarray(errors.is_valid())).tolist():
             self._fail(int(ids[row]), int(self._staged.inputs[places[row]]), errors[row].as_py())
@@ -367,7 +374,7 @@ class Run:
     def _fail(self, row_id: int, digest: int, error: str) -> None:
         """Note a row on which the function failed."""
         self._failed.append(FailedRow(row_id=row_id, inputs=digest, error=error))
-        self._counts["failed"] += 1
+        self._counts["rows_failed"] += 1
         self._first_error = self._first_error or error
 
     def _add(self, segments: Sequence[_BatchRows], result: CallResult) -> None:
@@ -385,7 +392,7 @@ class Run:
             rows = pa.table(columns, schema=rows_schema(self.computation))
             self._results.add(segment.fragment_id, segment.offsets, rows)
             self._ids.append(segment.ids)
-            self._counts["called"] += end - start
+            self._counts["rows with results"] += end - start
             self._finish(segment.fragment_id, end - start)
             start = end
 
@@ -438,7 +445,7 @@ class Run:
             self._record = record
         else:
             self._record_beside = record
-        self._counts.update({"computed": result.rows_updated, "commits": 1, "bytes": result.bytes_written})
+        self._counts.update({"rows_computed": result.rows_updated, "commits": 1, "bytes_written": result.bytes_written})
 
     @property
     def _is_complete(self) -> bool:
@@ -476,20 +483,12 @@ class Run:
             store.delete(meta.key)
 
     def _describe(self) -> ComputeResult:
-        counts = self._counts
         return ComputeResult(
             version=self._manifest.version,
             read_version=self.snapshot.manifest.version,
             rows_due={reason: count for reason, count in self._reasons.items() if count},
-            rows_computed=counts["computed"],
-            rows_staged_before=counts["staged before"],
-            rows_failed=counts["failed"],
-            rows_compared=counts["compared"],
-            calls=counts["calls"],
-            rows_called=counts["rows called"],
-            commits=counts["commits"],
-            bytes_written=counts["bytes"],
             first_error=self._first_error,
+            **{name: self._counts[name] for name in COUNTED},
         )
 
 

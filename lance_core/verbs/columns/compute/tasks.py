@@ -7,7 +7,7 @@ driver      staged files -> file per fragment -> commit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -16,24 +16,20 @@ import pyarrow.compute as pc
 
 from lance_core.commit.records import Commit
 from lance_core.errors import InvalidInputError
-from lance_core.store import open_store
-from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.compute.calls import Calls, share_caller
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.due import DueFragment, find_due_rows, trust_fragments
 from lance_core.verbs.columns.compute.lease import Lease
 from lance_core.verbs.columns.compute.records import StagingPace
 from lance_core.verbs.columns.compute.run import ComputedTask, Run
-from lance_core.verbs.context.handle import Handle, Snapshot
+from lance_core.verbs.context.handle import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
     """What all tasks of a run have in common; a cleanup may remove its version meanwhile."""
 
-    uri: str
-    options: Mapping[str, str]
-    manifest: Manifest
+    snapshot: Snapshot
     computation: Computation
     calls: Calls
     pace: StagingPace
@@ -42,11 +38,6 @@ class _Settings:
     record: Record
     claim: tuple[str, int, float, str]
     staged_keys: frozenset[str]
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The version of the run."""
-        return Snapshot(open_store(self.uri, self.options), self.manifest, self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +130,7 @@ Executor: TypeAlias = Callable[[ComputePlan], Iterable[ComputedTask]]
 """Runs all tasks into which it divides a plan, and returns, or yields, what each has computed."""
 
 
-def execute(dataset: Handle, executor: Executor, run: Run, fragments: Sequence[DueFragment]) -> Iterable[ComputedTask]:
+def execute(executor: Executor, run: Run, fragments: Sequence[DueFragment]) -> Iterable[ComputedTask]:
     """Let an executor compute rows of a run.
 
     Raises:
@@ -148,9 +139,8 @@ def execute(dataset: Handle, executor: Executor, run: Run, fragments: Sequence[D
     if run.calls.processes:
         raise InvalidInputError("processes=: the calls run in the processes of the executor, such as Spark's workers")
     settings = _Settings(
-        uri=dataset.uri, options=run.snapshot.options, manifest=run.snapshot.manifest, computation=run.computation,
-        calls=run.calls, pace=run.pace, where=run.where, retry_failed=run.retry_failed,
-        record=trust_fragments(run.snapshot, run.computation, run.record), claim=run.lease.claim,
-        staged_keys=frozenset(run.staged_keys),
+        snapshot=run.snapshot, computation=run.computation, calls=run.calls, pace=run.pace, where=run.where,
+        retry_failed=run.retry_failed, record=trust_fragments(run.snapshot, run.computation, run.record),
+        claim=run.lease.claim, staged_keys=frozenset(run.staged_keys),
     )  # fmt: skip
     return executor(ComputePlan(settings=settings, fragments=fragments, report=run.report_progress))
