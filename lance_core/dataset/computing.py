@@ -261,7 +261,8 @@ class _FailureLog:
             write_version(self._describe(failed), None, target, WriteOptions.of("create", {}))
             return
         failed_ids = np.array([row.row_id for row in failed], np.uint64)
-        self._remove(table, np.setdiff1d(np.intersect1d(present, ids), failed_ids))
+        if len(present):  # `np.isin` looks at all ids
+            self._remove(table, np.setdiff1d(present[np.isin(present, ids)], failed_ids))
         if failed:
             table.merge_insert(["branch", "row_id"]).when_matched_update_all().when_not_matched_insert_all().execute(
                 self._describe(failed)
