@@ -209,7 +209,7 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
 
     def _pages(self, folder: str, after: str | None, limit: int | None) -> Iterator[Mapping[str, Any]]:
         options = {"offset": after, "chunk_size": min(limit or _PAGE_KEYS, _PAGE_KEYS)}
-        with _converted_errors(self._show("")):
+        with _converted_errors(self._show(""), "list"):
             for page in _library().list(self._client, folder or None, **options):
                 yield from page
 
@@ -229,12 +229,12 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
 
     def _call(self, method: str, key: str, *args: Any, writes: bool = False, **options: Any) -> Any:
         client, name = self._client, self._prefix + check_key(key)
-        with _converted_errors(self._show(key), writes=writes):
+        with _converted_errors(self._show(key), _VERBS[method], writes=writes):
             return getattr(_library(), method)(client, name, *args, **options)
 
     def _get(self, key: str, **options: Any) -> tuple[BytesLike, ObjectMeta]:
         result = self._call("get", key, **options)
-        with _converted_errors(self._show(key)):
+        with _converted_errors(self._show(key), "read"):
             data = memoryview(result.bytes())
         count_read(1, len(data))
         return data, _meta(key, result.meta)
@@ -266,13 +266,13 @@ class CloudWriter(ObjectWriter):
     def write(self, data: ReadableBuffer) -> None:
         """Append bytes."""
         view = bytes_view(data)
-        with _converted_errors(self._place):
+        with _converted_errors(self._place, "write"):
             self._open_file().write(view)
         self._size += len(view)
 
     def close(self) -> int:
         """Finish the upload and return the object's size."""
-        with _converted_errors(self._place):
+        with _converted_errors(self._place, "write"):
             self._open_file().close()
         self._file = None
         return self._size
@@ -288,17 +288,23 @@ class CloudWriter(ObjectWriter):
 
 
 @contextmanager
-def _converted_errors(place: str, *, writes: bool = False) -> Iterator[None]:
-    """Convert errors of obstore; of their messages, which can hold signed URLs, only codes are shown."""
+def _converted_errors(place: str, verb: str, *, writes: bool = False) -> Iterator[None]:
+    """Convert errors of obstore; of their messages, which can hold signed URLs, only codes are shown.
+
+    Args:
+        place: The object.
+        verb: What is done with it, as in `_PERMISSIONS`.
+        writes: Whether an error leaves open what has happened.
+    """
     try:
         yield
     except LanceError:
         raise
     except Exception as error:  # noqa: BLE001 - converted
-        raise _convert(error, place, writes=writes) from None
+        raise _convert(error, place, verb, writes=writes) from None
 
 
-def _convert(error: Exception, place: str, *, writes: bool) -> LanceError:
+def _convert(error: Exception, place: str, verb: str, *, writes: bool) -> LanceError:
     kind, text = type(error).__name__, str(error)
     if _NO_BUCKET.search(text):
         bucket = "/".join(place.split("/")[:3])
@@ -314,8 +320,8 @@ def _convert(error: Exception, place: str, *, writes: bool) -> LanceError:
     is_denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or "TokenRequest" in text
     if is_denied or (status and status[1] in ("401", "403")):
         denied = StoreError(
-            f"{place}: access is denied ({reason or answer}); correct the credentials ({_CREDENTIALS[service]}), or "
-            "grant them access"
+            f"{place}: access is denied ({reason or answer}): to {verb}, the credentials need "
+            f"{_PERMISSIONS[service][verb]}; grant it, or correct them ({_CREDENTIALS[service]})"
         )
         denied.errno = errno.EACCES
         return denied
@@ -352,6 +358,28 @@ _CREDENTIALS: Final = {
     "s3": "aws_access_key_id, aws_secret_access_key and aws_session_token",
 }
 """The options with credentials, by service."""
+_VERBS: Final = {
+    **dict.fromkeys(("get", "get_range", "head"), "read"),
+    **dict.fromkeys(("put", "open_writer", "copy"), "write"),
+    "delete": "delete",
+}
+_READER, _CONTRIBUTOR = "the role Storage Blob Data Reader", "the role Storage Blob Data Contributor"
+_PERMISSIONS: Final = {
+    "gcs": {
+        "read": "storage.objects.get",
+        "write": "storage.objects.create, and storage.objects.delete to replace an object",
+        "delete": "storage.objects.delete",
+        "list": "storage.objects.list",
+    },
+    "azure": {
+        "read": f"{_READER}, or r in a SAS",
+        "write": f"{_CONTRIBUTOR}, or w in a SAS",
+        "delete": f"{_CONTRIBUTOR}, or d in a SAS",
+        "list": f"{_READER}, or l in a SAS",
+    },
+    "s3": {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject", "list": "s3:ListBucket"},
+}
+"""What permits a request, by service and verb."""
 _SERVERS: Final = {
     "gcs": "google_base_url names it",
     "azure": "azure_storage_account_name and azure_storage_endpoint name it",
@@ -359,7 +387,7 @@ _SERVERS: Final = {
 }
 """The options from which the name of the server follows, by service."""
 
-_STATUS: Final = re.compile(r"status code: ([1-5]\d\d)")
+_STATUS: Final = re.compile(r"(?:status code|\(code): ([1-5]\d\d)")
 _NO_PLACE: Final = re.compile(r"UrlNotRecognised|\A(empty host|invalid (domain|international|port))")
 _NO_BUCKET: Final = re.compile(r"<Code>(ContainerNotFound|NoSuchBucket)</Code>")
 

@@ -189,9 +189,9 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     host = rest.partition("/")[0]
     place = PLACES.get(_SPELLINGS.get(scheme, scheme).removesuffix("+ddb"))
     if not host and place is not None:
-        raise InvalidInputError(f"a {scheme} URI must name a bucket or container: write {place}")
+        raise InvalidInputError(f"{scheme} URIs must name a bucket or container: write {place}")
     if "@" in host and scheme not in _CONTAINER_SCHEMES:
-        raise InvalidInputError(f"a {scheme} URI must not hold user information; pass storage_options")
+        raise InvalidInputError(f"{scheme} URIs must not hold user information; pass storage_options")
     query = ""
     if scheme == "s3+ddb":
         rest, _, query = rest.partition("?")
@@ -200,14 +200,14 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
         query = "?" + query
     if "?" in rest or "#" in rest:
         raise InvalidInputError(
-            f"a {scheme} URI must not hold a query or fragment; pass storage_options, and write %3F and %23 for the "
-            "characters ? and # of a name"
+            f"{scheme} URIs must not hold a query or fragment; pass storage_options, such as azure_storage_sas_key, "
+            "and write %3F and %23 for the characters ? and # of a name"
         )
     scheme = _SPELLINGS.get(scheme, scheme)
     host, slash, below = rest.partition("/")
     path = posixpath.normpath(host + slash + unescaped_path(below)).lstrip("/")
     if path in ("", ".") or path.startswith(".."):
-        raise InvalidInputError(f"a {scheme} URI must name a folder below its root")
+        raise InvalidInputError(f"{scheme} URIs must name a folder below its root")
     host, slash, below = path.partition("/")
     return f"{scheme}://{host}{slash}{escaped_path(below)}{query}"
 

@@ -15,7 +15,15 @@ from lance_core.cli.output import CommandOutput
 from lance_dagster.cli.undo_report import report_undo_before, report_undo_of, reporting_instance
 from lance_dagster.events.table_log import shorten_partitions
 from lance_dagster.lineage.history import read_history
-from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
+from lance_dagster.lineage.runs import (
+    NoSuchRunError,
+    find_named_tables,
+    find_run,
+    find_tables,
+    lineage,
+    open_branches,
+    without_changes,
+)
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
 _TO_SECONDS: Final = len("2026-11-22T04:00:00")
@@ -163,12 +171,13 @@ def _plan_undos(
 def tables_command(
     uri: str, options: Mapping[str, str] | None, output: CommandOutput, namespace: Mapping[str, str] | None
 ) -> None:
-    """List the tables below a root, or those of a namespace."""
-    rows = [_describe_table(table) for table in find_tables(uri, options, namespace)]
+    """List the tables below a root by their paths, or those of a namespace by their ids."""
+    rows = [{"name": name, **_describe_table(table)} for table, name in find_named_tables(uri, options, namespace)]
     if not output.as_json:
         rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]
     output.rows(
-        rows, ["table", "asset", "rows", "bytes", "fragments", "version", "versions", "branches", "time", "run_id"]
+        rows,
+        ["name", "table", "asset", "rows", "bytes", "fragments", "version", "versions", "branches", "time", "run_id"],
     )
 
 

@@ -49,7 +49,8 @@ def maintenance_command(
 ) -> None:
     """List the runs of maintenance on the tables below a root, the newest first.
 
-    The runs are read from the log that they write below ROOT.
+    The runs are read from the log that they write below ROOT, also where a namespace names the tables: there are no
+    --namespace and no ids apart from the names in that log.
     """
     if by_table and as_page:
         raise click.UsageError("--tables and --trends cannot be combined")

@@ -28,7 +28,7 @@ from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataType, functions, types
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.column_names import quoted
-from pyspark_lance.types.spark_types import spark_schema, stored_field
+from pyspark_lance.types.spark_types import check_type, spark_schema, stored_field
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.write import write_with
 
@@ -47,8 +47,15 @@ class SparkHandler(LanceTypeHandler):
     loads_changes = True
 
     def arrow_schema(self, value: DataFrame) -> pa.Schema:
-        """The Arrow types of the columns, for partitions and for messages."""
+        """The Arrow types of the columns, for partitions and for messages.
+
+        Raises:
+            SchemaError: The type of a column, such as that of an empty `array()`, is not complete.
+            UnsupportedError: Lance has no such type.
+        """
         check_frame("the asset must return", value)
+        for field in value.schema:
+            check_type(field.dataType, field.name)
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
     def check(self, value: DataFrame, request: WriteRequest) -> bool:

@@ -20,7 +20,16 @@ _AHEAD: Final = 32
 def find_tables(
     root_or_table: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, str] | None = None
 ) -> list[lance_core.LanceDataset]:
-    """The table at a URI, or all tables below it, except for outputs of ops and the log of maintenance.
+    """The tables of `find_named_tables`, without their names."""
+    return [table for table, _ in find_named_tables(root_or_table, storage_options, namespace)]
+
+
+def find_named_tables(
+    root_or_table: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, str] | None = None
+) -> list[tuple[lance_core.LanceDataset, str | None]]:
+    """The table at a URI, or all tables below it but outputs of ops and the log of maintenance; and their names.
+
+    The name is the path below the root, or the id, with slashes between its parts; None for the table at a URI.
 
     Args:
         root_or_table: The URI; of a namespace the id of a table, or a prefix of ids; empty for all tables.
@@ -36,17 +45,17 @@ def find_tables(
         chosen = [table for table in listed if not name or any(f"{n}/".startswith(f"{name}/") for n in table.names)]
         if not chosen:
             raise DatasetNotFoundError(f"the namespace has no table {name or 'with a version'}, and none below it")
-        return [lance_core.dataset(table.uri, storage_options=table.storage_options) for table in chosen]
+        return [(lance_core.dataset(each.uri, storage_options=each.storage_options), each.name) for each in chosen]
     try:
-        return [lance_core.dataset(root_or_table, storage_options=storage_options)]
+        return [(lance_core.dataset(root_or_table, storage_options=storage_options), None)]
     except DatasetNotFoundError:
         tables = find_tables_below(root_or_table, storage_options=storage_options)
-    uris = [table.uri for table in tables if not table.path.startswith(RESERVED)]
-    if not uris:
+    tables = [table for table in tables if not table.path.startswith(RESERVED)]
+    if not tables:
         raise DatasetNotFoundError(
             f"there is no Lance table at {root_or_table}, and none below it; give the URI of a table or of its root"
         )
-    return [lance_core.dataset(uri, storage_options=storage_options) for uri in uris]
+    return [(lance_core.dataset(each.uri, storage_options=storage_options), each.name) for each in tables]
 
 
 class NoSuchRunError(LanceError, LookupError):

@@ -62,7 +62,7 @@ def batch_schema(schema: StructType) -> pa.Schema:
     fields = []
     for field in schema:
         _check_length(field, field.name)
-        _check_type(field.dataType, field.name)
+        check_type(field.dataType, field.name)
         try:
             fields += to_arrow(types.StructType([field]))
         except PySparkTypeError as error:
@@ -141,25 +141,25 @@ def _check_length(field: StructField, path: str) -> None:
         )
 
 
-def _check_type(kind: DataType, path: str) -> None:
+def check_type(kind: DataType, path: str) -> None:
     """Reject types that cannot be stored, also inside of nested types."""
     if isinstance(kind, types.ArrayType):
         if isinstance(kind.elementType, types.NullType) and not kind.containsNull:
             raise SchemaError(f"column {path!r}: the empty array() has no item type; cast it to array<...>")
         _check_items(kind.elementType, f"{path}[]")
-        _check_type(kind.elementType, f"{path}[]")
+        check_type(kind.elementType, f"{path}[]")
     elif isinstance(kind, types.MapType):
         if isinstance(kind.keyType, types.NullType):
             raise SchemaError(f"column {path!r}: the empty map() has no key type; cast it to map<..., ...>")
         _check_items(kind.keyType, f"{path}.key")
         _check_items(kind.valueType, f"{path}.value")
-        _check_type(kind.keyType, f"{path}.key")
-        _check_type(kind.valueType, f"{path}.value")
+        check_type(kind.keyType, f"{path}.key")
+        check_type(kind.valueType, f"{path}.value")
     elif isinstance(kind, types.StructType):
         check_names(kind.names, within=path)
         for field in kind:
             _check_length(field, f"{path}.{field.name}")
-            _check_type(field.dataType, f"{path}.{field.name}")
+            check_type(field.dataType, f"{path}.{field.name}")
     elif kind.typeName() in ("interval", "yearmonthinterval"):
         raise UnsupportedError(
             f"column {path!r}: type {kind.simpleString()} cannot be stored; cast it to a number of months or days"

@@ -1,5 +1,6 @@
 """Azure Blob Storage, at Azurite, and Google Cloud Storage, at fake-gcs-server."""
 
+import errno
 import functools
 import http.server
 import multiprocessing
@@ -184,6 +185,55 @@ def test_credentials_that_the_server_denies_are_named_without_their_values(azure
     option = next(name for name, value in reversed(wrong.items()) if value is not None)
     assert option in str(raised.value)
     assert not any(secret in str(raised.value) for secret in ("s3cr3t", "czNjcjN0", KEY))
+
+
+def test_what_azure_denies_is_named_with_the_permission_that_lacks(azure):
+    uri = f"{azure.new_place()}/t"
+    lance_core.write_dataset(rows(1), uri, storage_options=azure.storage_options)
+
+    def says(permissions, work):
+        with pytest.raises(StoreError) as raised:
+            work(azure.sas_options(permissions))
+        return str(raised.value)
+
+    def append(options):
+        lance_core.write_dataset(rows(2), uri, mode="append", storage_options=options)
+
+    def read(options):
+        return lance_core.dataset(uri, storage_options=options)
+
+    assert "to list, the credentials need the role Storage Blob Data Reader, or l in a SAS" in says("rw", append)
+    assert "to write, the credentials need the role Storage Blob Data Contributor, or w in a SAS" in says("rl", append)
+    assert "to read, the credentials need the role Storage Blob Data Reader, or r in a SAS" in says("l", read)
+    assert read(azure.sas_options("rl")).count_rows() == 1
+    append(azure.sas_options("rlw"))
+
+
+def test_a_delete_that_azure_denies_is_named(azure):
+    """As Azure answers a batch of deletes; Azurite takes no batches with a SAS."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            reason = "This request is not authorized to perform this operation using this permission."
+            answer = f"Content-Type: application/http\r\nContent-ID: 0\r\n\r\nHTTP/1.1 403 {reason}\r\n\r\n"
+            body = f"--b\r\n{answer}\r\n--b--\r\n".encode()
+            self.send_response_only(202)
+            self.send_header("Content-Type", "multipart/mixed; boundary=b")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with serving(Handler) as port:
+        options = azure.storage_options | {"azure_storage_endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}"}
+        with pytest.raises(
+            StoreError, match=r"denied \(HTTP 403\): to delete, .* Data Contributor, or d in a SAS"
+        ) as raised:
+            open_store("az://box/t", options).delete("k")
+        assert raised.value.errno == errno.EACCES
 
 
 AZURE = "az://container/path or abfss://container@account.dfs.core.windows.net/path"

@@ -364,6 +364,18 @@ def test_columns_without_values_and_frames_without_rows_take_the_types_that_are_
     assert lake.rows("open", filter="n = 1") == [(1, "x")]
 
 
+@pytest.mark.parametrize("mode", ["overwrite", "append", "merge"])
+@pytest.mark.parametrize("column", ["array() AS xs", "struct(array() AS q) AS s"])
+def test_an_empty_array_without_a_type_is_rejected_before_anything_is_written(run, lake, spark, mode, column):
+    @dg.asset(metadata={"lance/merge_on": ["id"]} if mode == "merge" else {})
+    def events() -> DataFrame:
+        return spark.sql(f"SELECT 1 AS id, {column}")
+
+    for _ in range(2):
+        assert "the empty array() has no item type; cast it" in errors(run(events, write_mode=mode, fails=True))
+    assert not Path(lake.root).exists()
+
+
 def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
     import lance
 

@@ -335,7 +335,9 @@ def test_commands_look_at_the_tables_of_the_service(lake, spaces, service, tmp_p
         return json.loads(command(name, *arguments, "--namespace", file, "--json"))
 
     assert [row["asset"] for row in answer("tables")] == ["shop/eu/sums", "shop/orders", None]
-    assert [row["table"] for row in answer("tables", "shop/eu")] == [sums]
+    assert [(row["name"], row["table"]) for row in answer("tables", "shop/eu")] == [("shop/eu/sums", sums)]
+    roots = json.loads(command("tables", spaces.root, "--json"))
+    assert [row["name"] for row in roots] == ["shop/eu/sums", "shop/orders", "top"]
     assert {row["asset"] for row in answer("lineage")} == {"shop/eu/sums", "shop/orders", None}
     assert [row["table"] for row in answer("lineage", "shop/eu/sums")] == [sums, sums]
     for arguments in (["none"], ["shop/or"]):
