@@ -229,7 +229,7 @@ class CloudStore(SingleDeletes, UnreportedRemains, LinklessStore):
 
     def _call(self, method: str, key: str, *args: Any, writes: bool = False, **options: Any) -> Any:
         client, name = self._client, self._prefix + check_key(key)
-        with _converted_errors(self._show(key), _VERBS[method], writes=writes):
+        with _converted_errors(self._show(key), _VERBS.get(method, "write"), writes=writes):
             return getattr(_library(), method)(client, name, *args, **options)
 
     def _get(self, key: str, **options: Any) -> tuple[BytesLike, ObjectMeta]:
@@ -321,7 +321,7 @@ def _convert(error: Exception, place: str, verb: str, *, writes: bool) -> LanceE
     if is_denied or (status and status[1] in ("401", "403")):
         denied = StoreError(
             f"{place}: access is denied ({reason or answer}): to {verb}, the credentials need "
-            f"{_PERMISSIONS[service][verb]}; grant it, or correct them ({_CREDENTIALS[service]})"
+            f"{_PERMISSIONS[verb][service]}; grant it, or correct them ({_CREDENTIALS[service]})"
         )
         denied.errno = errno.EACCES
         return denied
@@ -358,28 +358,16 @@ _CREDENTIALS: Final = {
     "s3": "aws_access_key_id, aws_secret_access_key and aws_session_token",
 }
 """The options with credentials, by service."""
-_VERBS: Final = {
-    **dict.fromkeys(("get", "get_range", "head"), "read"),
-    **dict.fromkeys(("put", "open_writer", "copy"), "write"),
-    "delete": "delete",
-}
+_VERBS: Final = {"get": "read", "get_range": "read", "head": "read", "delete": "delete"}
+"""What methods do with objects; others write them."""
 _READER, _CONTRIBUTOR = "the role Storage Blob Data Reader", "the role Storage Blob Data Contributor"
 _PERMISSIONS: Final = {
-    "gcs": {
-        "read": "storage.objects.get",
-        "write": "storage.objects.create, and storage.objects.delete to replace an object",
-        "delete": "storage.objects.delete",
-        "list": "storage.objects.list",
-    },
-    "azure": {
-        "read": f"{_READER}, or r in a SAS",
-        "write": f"{_CONTRIBUTOR}, or w in a SAS",
-        "delete": f"{_CONTRIBUTOR}, or d in a SAS",
-        "list": f"{_READER}, or l in a SAS",
-    },
-    "s3": {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject", "list": "s3:ListBucket"},
+    "read": {"gcs": "storage.objects.get", "azure": f"{_READER}, or r in a SAS", "s3": "s3:GetObject"},
+    "write": {"gcs": "storage.objects.create", "azure": f"{_CONTRIBUTOR}, or w in a SAS", "s3": "s3:PutObject"},
+    "delete": {"gcs": "storage.objects.delete", "azure": f"{_CONTRIBUTOR}, or d in a SAS", "s3": "s3:DeleteObject"},
+    "list": {"gcs": "storage.objects.list", "azure": f"{_READER}, or l in a SAS", "s3": "s3:ListBucket"},
 }
-"""What permits a request, by service and verb."""
+"""What permits a request, by verb and service."""
 _SERVERS: Final = {
     "gcs": "google_base_url names it",
     "azure": "azure_storage_account_name and azure_storage_endpoint name it",

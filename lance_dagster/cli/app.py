@@ -15,15 +15,7 @@ from lance_core.cli.output import CommandOutput
 from lance_dagster.cli.undo_report import report_undo_before, report_undo_of, reporting_instance
 from lance_dagster.events.table_log import shorten_partitions
 from lance_dagster.lineage.history import read_history
-from lance_dagster.lineage.runs import (
-    NoSuchRunError,
-    find_named_tables,
-    find_run,
-    find_tables,
-    lineage,
-    open_branches,
-    without_changes,
-)
+from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
 _TO_SECONDS: Final = len("2026-11-22T04:00:00")
@@ -77,7 +69,7 @@ def lineage_command(
     """List the versions of tables with the runs that made them, and the inputs of these runs."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset cannot be combined")
-    tables = find_tables(uri, options, namespace)
+    tables = [table for table, _ in find_tables(uri, options, namespace)]
     if run_id is not None:
         run_id = _run_or_itself(tables, run_id, uri)
     facts = lineage(tables, run_id=run_id, version=version, asset=asset)
@@ -125,7 +117,7 @@ def undo_command(
     if report and dry_run:
         raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:
-        tables = find_tables(uri, options, namespace)
+        tables = [table for table, _ in find_tables(uri, options, namespace)]
         full_run_id = find_run(tables, run_id, label=uri)
         plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
         rows = []
@@ -172,13 +164,10 @@ def tables_command(
     uri: str, options: Mapping[str, str] | None, output: CommandOutput, namespace: Mapping[str, str] | None
 ) -> None:
     """List the tables below a root by their paths, or those of a namespace by their ids."""
-    rows = [{"name": name, **_describe_table(table)} for table, name in find_named_tables(uri, options, namespace)]
+    rows = [{"name": name, **_describe_table(table)} for table, name in find_tables(uri, options, namespace)]
     if not output.as_json:
         rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]
-    output.rows(
-        rows,
-        ["name", "table", "asset", "rows", "bytes", "fragments", "version", "versions", "branches", "time", "run_id"],
-    )
+    output.rows(rows, [column for column in rows[0] if column != "tags"])
 
 
 def _describe_table(table: lance_core.LanceDataset) -> dict[str, Any]:

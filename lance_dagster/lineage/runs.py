@@ -19,13 +19,6 @@ _AHEAD: Final = 32
 
 def find_tables(
     root_or_table: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, str] | None = None
-) -> list[lance_core.LanceDataset]:
-    """The tables of `find_named_tables`, without their names."""
-    return [table for table, _ in find_named_tables(root_or_table, storage_options, namespace)]
-
-
-def find_named_tables(
-    root_or_table: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, str] | None = None
 ) -> list[tuple[lance_core.LanceDataset, str | None]]:
     """The table at a URI, or all tables below it but outputs of ops and the log of maintenance; and their names.
 

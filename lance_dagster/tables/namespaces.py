@@ -155,13 +155,12 @@ def check_still_listed(location: TableLocation, root: Root) -> None:
     Raises:
         DatasetNotFoundError: The id has no table any more, or another one.
     """
-    if location.listed_id is not None:
+    uri, listed_id = location.uri, location.listed_id
+    if listed_id is not None:
         from lance_core import catalog  # noqa: PLC0415 - code locations load without it
 
-        where = {"root_uri": root.root_uri, "storage_options": root.options}
-        catalog.check_listed(
-            location.uri, location.listed_id, **({"namespace": root.namespace} if root.namespace else where)
-        )
+        options, space = root.options, root.namespace or None
+        catalog.check_listed(uri, listed_id, root_uri=root.root_uri, storage_options=options, namespace=space)
 
 
 def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root: Root) -> TableLocation:

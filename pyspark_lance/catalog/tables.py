@@ -110,9 +110,8 @@ class CatalogTable:
             DatasetNotFoundError: The id has no table any more, or another one.
         """
         if self.catalog is not None and self.object_id is not None:
-            root = {"root_uri": self.catalog.root, "storage_options": self.catalog.storage_options}
-            place = root if self.catalog.namespace is None else {"namespace": self.catalog.namespace}
-            check_listed(self.uri, self.object_id, **place)
+            root, options, namespace = self.catalog.root, self.catalog.storage_options, self.catalog.namespace
+            check_listed(self.uri, self.object_id, root_uri=root, storage_options=options, namespace=namespace)
 
     def hides(self, dataset: LanceDataset) -> bool:
         """Whether a table at this location is hidden, because it was deregistered from its catalog."""

@@ -49,7 +49,7 @@ class Context:
         columns: The columns of the tables that were read.
         changed: The version of the table that the statement changes; None until it is known.
         reads_target: Whether the statement reads that version, so that its commit must follow it.
-        target_location: Where that table is; None for none.
+        target_location: Where that table is; without a catalog as long as it is not known.
     """
 
     def __init__(self, spark: SparkSession, statement: str, params: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Context:
         self.columns: list[str] = []
         self.changed: LanceDataset | None = None
         self.reads_target = False
-        self.target_location: CatalogTable | None = None
+        self.target_location = CatalogTable(uri="")
 
     @contextmanager
     def drop_views_at_end(self) -> Iterator[None]:
@@ -85,8 +85,7 @@ class Context:
 
     def checked(self, answer: DataFrame) -> DataFrame:
         """The answer of a statement, whose target must still have its id."""
-        if self.target_location is not None:
-            self.target_location.check_still_listed()
+        self.target_location.check_still_listed()
         return answer
 
     def options(self, location: CatalogTable) -> ChangeOptions:

@@ -203,7 +203,10 @@ def test_what_azure_denies_is_named_with_the_permission_that_lacks(azure):
         return lance_core.dataset(uri, storage_options=options)
 
     assert "to list, the credentials need the role Storage Blob Data Reader, or l in a SAS" in says("rw", append)
-    assert "to write, the credentials need the role Storage Blob Data Contributor, or w in a SAS" in says("rl", append)
+    for write in (append, lambda options: open_store(uri, options).put("k", b"1")):
+        assert "to write, the credentials need the role Storage Blob Data Contributor, or w in a SAS" in says(
+            "rl", write
+        )
     assert "to read, the credentials need the role Storage Blob Data Reader, or r in a SAS" in says("l", read)
     assert read(azure.sas_options("rl")).count_rows() == 1
     append(azure.sas_options("rlw"))
