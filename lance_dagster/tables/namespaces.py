@@ -144,9 +144,8 @@ def declare_location(location: TableLocation, root: Root) -> TableLocation:
     path = catalog.unused_location(root_uri, object_id, location.path, storage_options=options)
     location = replace(location, path=path, uri=catalog.uri_below(root_uri, path))
     listed_path = catalog.declare(root_uri, object_id, path, storage_options=options)
-    if listed_path is None:
-        return replace(location, unlisted_id=None)
-    return replace(_named(location, object_id, root, listed_path), unlisted_id=None)
+    location = location if listed_path is None else _named(location, object_id, root, listed_path)
+    return replace(location, unlisted_id=None)
 
 
 def check_still_listed(location: TableLocation, root: Root) -> None:
