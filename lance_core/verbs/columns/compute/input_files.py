@@ -45,13 +45,12 @@ ColumnFile: TypeAlias = DataFile | table_pb2.DataFile
 
 def digest_places(files: Iterable[ColumnFile], input_ids: Collection[int]) -> str:
     """The digest of the places of the inputs of a fragment; `input_ids` has all of their fields, in order."""
-    places = {
-        field_id: f"{origin_of(file.path)}:{column}"
-        for file in files
-        for field_id, column in zip(file.fields, file.column_indices, strict=False)
-        if field_id in input_ids
-    }
-    return f"{crc32('|'.join([places.get(field_id, '') for field_id in input_ids]).encode()):08x}"
+    places = dict.fromkeys(input_ids, "")
+    for file in files:
+        for field_id, column in zip(file.fields, file.column_indices, strict=False):
+            if field_id in places:
+                places[field_id] = f"{origin_of(file.path)}:{column}"
+    return f"{crc32('|'.join(places.values()).encode()):08x}"
 
 
 def name_file(files: Iterable[ColumnFile], input_ids: Collection[int]) -> str:
@@ -73,12 +72,13 @@ def is_in_step(
         input_ids: The fields of the inputs, in order.
         is_trusted: Whether a file that has both may be trusted.
     """
-    places = {file.path for file in files if not state_ids.isdisjoint(file.fields)}
-    if not places:
-        return True
-    if len(places) == 1 and all(file.path in places for file in files if any(i in input_ids for i in file.fields)):
+    cells = [file.path for file in files if not state_ids.isdisjoint(file.fields)]
+    if len(cells) != 1:
+        return not cells
+    inputs = [file for file in files if not frozenset(input_ids).isdisjoint(file.fields)]
+    if all(file.path == cells[0] for file in inputs):
         return is_trusted()
-    return len(places) == 1 and places.pop().endswith(f"-{digest_places(files, input_ids)}.lance")
+    return cells[0].endswith(f"-{digest_places(inputs, input_ids)}.lance")
 
 
 def keeps_inputs(transaction: Transaction | None) -> bool:
