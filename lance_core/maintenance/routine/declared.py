@@ -279,6 +279,9 @@ def run_due_actions(
             else:
                 work.done.add((action.name, action.action))
                 report = report.put_off(reason)
+        for name in [*work.records]:
+            if name not in declared.facts.present and work.records[name].column not in (policy.indices or {}):
+                del work.records[name]  # the index was dropped, and is no longer declared
         work.commit_records()
     problems = describe_problems(declared, {**_find_low_recalls(declared, report), **work.problems})
     return replace(report, index_problems=problems).check_indices(declared.missing, log)
@@ -464,6 +467,8 @@ class IndexWork:
             return dict(declaration.parameters)
         column_type = facts.columns[declaration.column][1]
         parameters = declaration.choose_parameters(facts.rows, column_type.list_size if declaration.is_vector else 0)
+        if action.action in ("extend", "merge"):  # pylance searches no segments whose parameters differ
+            parameters = dict(facts.present[action.name].parameters) or parameters
         key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
         request = {
             **self._request(action),

@@ -21,6 +21,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
+from lance_core.maintenance.search.cover import EXTENSIONS, find_uncovered_indices
 from lance_core.maintenance.search.decide import IndexAction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.optimize import optimize_indices
@@ -156,8 +157,11 @@ def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str |
     """
     if find_spec("lance") is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
+    request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "names": [name]}
+    if find_uncovered_indices(dataset.snapshot).get(name) == "retrain":
+        request["arguments"] = EXTENSIONS["retrain"]
     try:
-        child.run("extend", {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "names": [name]})
+        child.run("extend", request)
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
     return None

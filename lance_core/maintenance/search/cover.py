@@ -2,7 +2,7 @@
 
 own kinds            lance_core adds a segment to each for the rows that it misses, in one version
 vectors and text     pylance adds a segment to each, in one version, in a child process; where that fails, each alone
-text, rows set again with stable ids    built again by pylance: it would find these rows by their old words
+text, rows set again     built again by pylance: it would find these rows by their old words as well
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.index.kinds.registry import is_supported
@@ -21,6 +21,11 @@ from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
 INSTALL: Final = "pylance, which builds and extends it, is not installed: pip install 'lance-dagster[search]'"
+EXTENSIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "segment": {"num_indices_to_merge": 0},
+    "retrain": {"retrain": True, "num_indices_to_merge": 1_000_000},  # all; without a number pylance keeps all but one
+}
+"""How pylance is asked to extend an index: arguments of its `optimize_indices`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +169,7 @@ def _extend_by_pylance(
 ) -> None:
     """Extend indices together, and each alone if that fails; those that fail alone get their errors."""
     request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
-    for how, arguments in (("segment", {"num_indices_to_merge": 0}), ("retrain", {"retrain": True})):
+    for how, arguments in EXTENSIONS.items():
         names = [name for name, by in due.items() if by == how]
         for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
             try:

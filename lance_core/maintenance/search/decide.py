@@ -64,6 +64,7 @@ class PresentIndex:
         field_ids: The indexed fields.
         segments: Its segments.
         size_bytes: The bytes of its files, if they are recorded.
+        parameters: The parameters by which a full-text index was built.
     """
 
     name: str
@@ -72,6 +73,7 @@ class PresentIndex:
     field_ids: tuple[int, ...]
     segments: Sequence[PresentSegment] = ()
     size_bytes: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -93,8 +95,8 @@ class TableFacts:
         fragments: The live rows of each fragment, by id.
         present: The indices, by name; those of the system are left out.
         records: The records, by name of the index.
-        created: Of a table with stable row ids, the version in which the oldest row of a fragment was created, for
-            fragments that an index misses.
+        created: For fragments that an index misses, the version in which the oldest row was created, 0 if it is not
+            known; a fragment whose rows are all new may be left out.
     """
 
     columns: Mapping[str, tuple[int, pa.DataType]]
@@ -119,11 +121,15 @@ class TableFacts:
     def find_stale_segments(self, index: PresentIndex) -> list[PresentSegment]:
         """The segments of a full-text index with words of rows that the index misses, as these were set again.
 
-        With stable row ids such a row keeps its id: once it is covered, pylance finds it by its old words as well.
+        Such a row keeps its id or address: once it is covered, pylance finds it by its old words as well.
         """
-        oldest = min((self.created[each] for each in self.missed_by(index) if each in self.created), default=None)
-        if index.kind != "FTS" or oldest is None:
+        newest = max(index.fragment_ids, default=-1)
+        versions = [
+            self.created.get(each, 0) for each in self.missed_by(index) if each in self.created or each < newest
+        ]
+        if index.kind != "FTS" or not versions:
             return []
+        oldest = min(versions)
         return [segment for segment in index.segments if segment.version >= oldest]
 
 
@@ -311,6 +317,9 @@ def _explain_build(case: _Case) -> str | None:
         return "it is of another kind or metric"
     if record is not None and record.build != declaration.build_key:
         return "its declaration has changed"
+    declared = {name: value for name, value in declaration.parameters.items() if isinstance(value, int)}
+    if any(index.parameters.get(name, value) != value for name, value in declared.items()):
+        return "it was built with other parameters than declared"
     if declaration.needs_pylance and not index.rows:
         return "it covers no row"
     if record is None or not declaration.needs_pylance:

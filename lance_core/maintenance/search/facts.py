@@ -52,16 +52,19 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         if not index.name.startswith(_SYSTEM)
     }
     facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
-    if not manifest.uses_stable_row_ids:
-        return facts
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
-    created = {each.id: _find_oldest_row(each) for each in fragments if each.id in missed}
-    return replace(facts, created=created)
+    oldest = {each.id: _find_oldest_row(each) for each in fragments if each.id in missed}
+    return replace(facts, created={each: version for each, version in oldest.items() if version is not None})
 
 
-def _find_oldest_row(fragment: Fragment) -> int:
-    """The version in which the oldest row of a fragment was created; 0 if it is not known."""
-    return 0 if fragment.created_at_versions is None else min(list_versions_of_rows(fragment.created_at_versions))
+def _find_oldest_row(fragment: Fragment) -> int | None:
+    """The version in which the oldest row of a fragment was created; 0 if it is not known, None for a new fragment.
+
+    Without stable row ids, values may have been set again where a column has a file of its own.
+    """
+    if fragment.created_at_versions is not None:
+        return min(list_versions_of_rows(fragment.created_at_versions))
+    return None if fragment.row_ids is None and len(fragment.files) == 1 else 0
 
 
 def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
@@ -70,14 +73,15 @@ def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
         live = frozenset(segment.fragment_ids) & rows.keys()
         count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
         segments.append(PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version))
-    metric = index.details.get("metric_type")
+    metric, kind = index.details.get("metric_type"), name_kind(index.index_type)
     return PresentIndex(
         name=index.name,
-        kind=name_kind(index.index_type),
+        kind=kind,
         metric=None if metric is None else str(metric).lower(),
         field_ids=tuple(index.fields),
         segments=segments,
         size_bytes=index.total_size_bytes,
+        parameters={name: value for name, value in index.details.items() if kind == "FTS" and value is not None},
     )
 
 

@@ -58,7 +58,7 @@ def describe_index_health(dataset: Handle) -> list[IndexHealth]:
         [('id_idx', False, 1.0)]
     """
     facts = read_facts(dataset.snapshot, ())
-    columns = {field.id: field.name for field, _ in dataset.snapshot.manifest.schema.walk()}
+    columns = {field.id: ".".join(path) for path, field in dataset.snapshot.manifest.schema.walk_paths()}
     states = []
     for name in sorted({*facts.present, *facts.records}):
         index, record = facts.present.get(name), facts.records.get(name)
@@ -67,7 +67,7 @@ def describe_index_health(dataset: Handle) -> list[IndexHealth]:
         states.append(
             IndexHealth(
                 name=name,
-                column=record.column if record else columns.get(index.field_ids[0], "") if index else "",
+                column=columns.get(index.field_ids[0], "") if index else record.column if record else "",
                 kind=index.kind if index else build.get("kind", ""),
                 metric=index.metric if index else build.get("metric"),
                 declared=record is not None,

@@ -212,8 +212,8 @@ def measure_words(table: Any, snapshot: Snapshot, request: Mapping[str, Any]) ->
         rare = min(words, key=lambda word: (counts[word], -len(word), word), default=None)
         if rare is None or total == QUERIES or counts[rare] > max(1, len(words_of_rows) // 10):
             continue
-        query = {"columns": [column], "query": rare}
-        result = table.to_table(columns=[], full_text_query=query, with_row_id=True, limit=_MOST_HITS)
+        query = {"full_text_query": {"columns": [column], "query": rare}, "limit": _MOST_HITS}
+        result = table.to_table(columns=[], with_row_id=True, disable_scoring_autoprojection=True, **query)
         if len(result) < _MOST_HITS:
             total += 1
             hits += row_id in result["_rowid"].to_pylist()

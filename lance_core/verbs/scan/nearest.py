@@ -250,7 +250,7 @@ def _measure(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Flo
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     addresses = batch.column(ROW_ADDRESS).to_numpy()[valid]
     values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
-    distances = query.distances(values.astype(np.float64).reshape(len(addresses), -1))
+    distances = query.distances(values.astype(np.float64).reshape(-1, column.type.list_size))
     in_range = ~np.isnan(distances)
     if query.least is not None:
         in_range &= distances >= query.least

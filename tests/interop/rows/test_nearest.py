@@ -35,6 +35,7 @@ def both(tmp_path_factory):
         {"columns": ["_distance", "_rowid", "id"]},
         {"columns": ["id", "_distance"], "disable_scoring_autoprojection": True, "with_row_id": True},
         {"filter": "kind = '1'"},
+        {"filter": "id = 50", "prefilter": True},
         {"filter": "kind = '1'", "prefilter": True},
         {"filter": "kind = '1' AND id > 100", "prefilter": True, "columns": ["id"], "limit": 4, "offset": 2},
     ],

@@ -20,6 +20,7 @@ from lance_core.errors import InvalidInputError, MaintenanceFailedError, Unsuppo
 from lance_core.maintenance import (
     MaintenanceBudget,
     MaintenancePolicy,
+    cover_rows,
     describe_index_health,
     maintain,
     maintain_lake,
@@ -232,6 +233,28 @@ class TestBuilding:
         assert measured["v_idx"]["recall"] == recall["value"]
         assert measured["t_idx"]["recall"] == 1.0
 
+    def test_full_text_by_somebody_else_is_extended_by_its_own_parameters(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        for parameters, declaration, action in (
+            ({"with_position": True, "base_tokenizer": "whitespace"}, "FTS", "adopt"),
+            ({"with_position": True, "stem": False}, "FTS", "extend"),
+            ({}, {"kind": "FTS", "with_position": True}, "rebuild"),
+            ({}, {"kind": "FTS", "with_position": True}, "rebuild"),
+        ):
+            pylance.dataset(table.uri).create_scalar_index("t", "FTS", replace=True, **parameters)
+            fill(tmp_path / "t.lance", table.count_rows(), 20)
+            report = maintain(lance_core.dataset(table.uri), MaintenancePolicy(indices={"t": declaration}))
+            assert (("t_idx", action) in work(report), report.outcome) == (True, "done")
+            table.checkout_latest()
+            check_searches(table.uri)
+
+    def test_the_record_of_an_index_that_was_dropped_goes_with_its_declaration(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices={"t": "FTS", "id": "BTREE"}))
+        table.drop_index("t_idx")
+        maintain(table, MaintenancePolicy(indices={"id": "BITMAP"}))
+        assert sorted(states(table)) == ["id_idx"]
+
     def test_an_index_with_low_recall_is_built_again(self, tmp_path):
         table = fill(tmp_path / "t.lance", count=600)
         pylance.dataset(table.uri).create_index("v", "IVF_FLAT", metric="l2", num_partitions=64)
@@ -437,6 +460,22 @@ class TestStale:
         check_searches(table.uri)
         assert {index.covered for index in states(table).values()} == {1.0}
 
+    @pytest.mark.parametrize("indices", [{"t": "FTS"}, {}], ids=["declared", "undeclared"])
+    @pytest.mark.parametrize("cover", [True, False], ids=["cover_rows", "maintain"])
+    def test_words_that_were_set_again_in_place(self, tmp_path, cover, indices):
+        table = fill(tmp_path / "t.lance", count=150, pieces=2)
+        pylance.dataset(table.uri).create_scalar_index("t", "FTS")
+        fill(tmp_path / "t.lance", 300, 20)
+        pylance.dataset(table.uri).optimize.optimize_indices(num_indices_to_merge=0)
+        table.checkout_latest()
+        table.update({"t": "'changed common3'"}, where="id < 50", write_mode="rewrite_columns")
+        if cover:
+            assert not cover_rows(table).problems
+        else:
+            assert maintain(table, MaintenancePolicy(indices=indices)).done["indices_refreshed"] == 1
+        assert states(table)["t_idx"].covered == 1.0
+        check_searches(table.uri)
+
     def test_columns_that_were_cast_or_renamed(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         maintain(table, MaintenancePolicy(indices=SEARCH))
@@ -450,4 +489,4 @@ class TestStale:
         report = maintain(table, renamed)
         assert report.outcome == "done"
         check_searches(table.uri, text="words")
-        assert sorted(states(table)) == ["t_idx", "v_idx"]
+        assert {name: state.column for name, state in states(table).items()} == {"t_idx": "words", "v_idx": "v"}
