@@ -28,6 +28,7 @@ from lance_dagster.branches.written_entries import find_written_entries
 from lance_dagster.events import reporting
 from lance_dagster.events.provenance import find_written_provenance, point_inputs_to_main
 from lance_dagster.events.reporting import PartitionRows
+from lance_dagster.health.policy import policy_of_writes
 from lance_dagster.lineage.check_reads import branch_id
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import TableRef, TableRoot, join_names, on_branch
@@ -153,6 +154,7 @@ def publish(
     try:
         if checked is None:
             return _find_earlier_promotion(main, branch)
+        index_policy = _find_index_policy(refs)
         if not checked.is_promoted and any(map(_requires_search, refs)):
             maintenance.reject_without_search(main)
         promotion = main.branches.promote(
@@ -190,7 +192,7 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else cover_rows(latest, properties),
+        coverage=None if is_idle else cover_rows(latest, properties, index_policy),
     )
 
 
@@ -219,6 +221,12 @@ def coverage_entries(coverage: maintenance.IndexCoverage | None) -> dict[str, An
         "lance/indices_covered": ", ".join(coverage.covered) or None if coverage is not None else None,
         "lance/indices_not_covered": ", ".join(coverage.problems) or None if coverage is not None else None,
     }
+
+
+def _find_index_policy(refs: Sequence[TableRef]) -> maintenance.MaintenancePolicy | None:
+    """The policy of the first asset whose writes build indices; None if there is none."""
+    policies = (policy_of_writes(ref.metadata, label=f"asset {ref.name}") for ref in refs)
+    return next((policy.to_core() for policy in policies if policy is not None), None)
 
 
 def _requires_search(ref: TableRef) -> bool:

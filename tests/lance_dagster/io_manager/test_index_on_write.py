@@ -14,7 +14,7 @@ from lance_core import maintenance
 from lance_core.maintenance.routine import declared
 from lance_core.maintenance.search import cover
 from lance_dagster import BranchPolicy, build_maintenance_job
-from tests.lance_dagster.branches.test_indices import INDICES, rows, unindexed
+from tests.lance_dagster.branches.test_indices import INDICES, promote, rows, unindexed
 from tests.lance_dagster.lake import QUIET, errors
 
 BRANCHING = {"branching": BranchPolicy.from_tag("lance/branch")}
@@ -121,6 +121,17 @@ def test_rows_of_spark_on_a_branch_are_found_there(lake, spark):
     assert_searchable(uri, [3, 310], branch="work")
     assert lake.table("notes").count_rows() == 300
     assert unindexed(uri) == COVERED
+
+
+def test_a_promotion_that_replaces_all_rows_builds_what_it_drops(lake):
+    asset = make_notes("overwrite")
+    lake.run(asset)
+    lake.run(asset, tags={"lance/branch": "work", "first": "1000"}, **BRANCHING)
+    assert_searchable(lake.uri("notes"), [1003], branch="work")
+    (event,) = [each.materialization for each in promote(lake, asset).all_events if each.is_step_materialization]
+    assert set(event.metadata["lance/indices_covered"].value.split(", ")) == set(COVERED)
+    assert_searchable(lake.uri("notes"), [1003, 1299])
+    assert unindexed(lake.uri("notes")) == COVERED
 
 
 @pytest.mark.parametrize("attempt", ["replace", "adopt"])
