@@ -82,9 +82,14 @@ def airlines() -> pd.DataFrame:
     return pd.read_csv(source_file("airlines.csv"))
 
 
-@dg.asset(key_prefix="nyc", group_name="reference", kinds={"polars"})
+@dg.asset(
+    key_prefix="nyc",
+    group_name="reference",
+    kinds={"polars"},
+    metadata={"lance/indices": {"name": "FTS"}, "lance/index_on_write": True},
+)
 def airports() -> pl.DataFrame:
-    """Airports with their positions and time zones."""
+    """Airports with their positions and time zones; each write indexes the words of their names."""
     return pl.read_csv(source_file("airports.csv"), null_values=MISSING)
 
 
@@ -164,11 +169,15 @@ def delays(flights: DataFrame) -> DataFrame:
     kinds={"pyspark"},
     partitions_def=MONTHS,
     backfill_policy=_ONE_RUN,
-    metadata={**_BY_DATE, "lance/vector_columns": {"features": WIDTH}},
+    metadata={
+        **_BY_DATE,
+        "lance/vector_columns": {"features": WIDTH},
+        "lance/indices": {"features": {"kind": "IVF_FLAT", "min_recall": 0.9}},
+    },
     ins={"flights": dg.AssetIn(["nyc", "flights"])},
 )
 def flight_vectors(flights: DataFrame) -> DataFrame:
-    """A feature vector per flight, stored as a fixed-size list, with the columns that name the flight."""
+    """A feature vector per flight, a fixed-size list, with the columns that name it; maintenance indexes it."""
     return flights.select("date", "carrier", "flight", "origin", "sched_dep_time", flight_vector().alias("features"))
 
 

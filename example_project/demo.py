@@ -3,7 +3,7 @@
 Six runs materialize the five reference tables; `flights` for a range of days at once; one of these days again, which
 replaces exactly that day; `captions`, a computed column of the flights; the tables derived from the flights; and
 `aircraft` again, which merges rows by tail number.
-The printed history comes from the tables alone. Maintenance follows.
+The printed history comes from the tables alone. Maintenance follows, which also builds a declared index on vectors.
 Then a week is materialized again on a branch, and the branch is promoted into main by one commit. Its changes, and the
 versions before and after, are printed. An incremental asset reads only the changes of the promotion, and captions are
 computed of its rows alone.
@@ -27,6 +27,7 @@ from typing import Any, Literal
 import dagster as dg
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -34,6 +35,7 @@ import lance_core
 import pyspark_lance
 from example_project.home import clear_example_home, example_home, notices_uri, prepare_dagster_home
 from lance_core.errors import LanceError
+from lance_core.maintenance import describe_index_health
 
 __all__ = ["main"]
 
@@ -49,6 +51,9 @@ _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "run id": "left",
     "partition keys": "left",
 }
+_SEARCHED = {"airports": "name", "flight_vectors": "features"}
+"""The tables that declare an index for search, and its column."""
+
 _PARTITION = "dagster/partition"
 BRANCH = "backfill/week"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
@@ -85,6 +90,7 @@ def main() -> None:
         _print_histories(console)
         _run("lance_maintenance", {}, "maintenance", instance, bar)
         _print_maintenance(console, _observed(instance))
+        _print_indices(console)
         _show_a_branch(console, _week(chosen.again), instance, bar)
         _run("cancellations_since", {}, "cancellations, from changes", instance, bar)
         _print_changes(console, instance)
@@ -165,6 +171,23 @@ def _print_maintenance(console: Console, observed: Mapping[str, Mapping[str, Any
         shown.add_row(
             name, entries["lance/maintenance"], f"{entries['lance/rows_after']:,}", *fragments, *sizes, seconds
         )
+    console.print(shown)
+
+
+def _print_indices(console: Console) -> None:
+    """Print the declared indices, as the writes and maintenance have left them; without pylance, what is missing."""
+    shown = Table(title="search: declared indices, and what they find", title_justify="left")
+    for heading in ("table", "index", "kind", "rows covered", "recall", "MB"):
+        shown.add_column(heading, justify="left" if heading in ("table", "index", "kind") else "right")
+    for name, column in _SEARCHED.items():
+        states = describe_index_health(lance_core.dataset(str(example_home() / "lake" / "nyc" / f"{name}.lance")))
+        built = [index for index in states if index.column == column and index.built]
+        for index in built:
+            recall, size = (index.recall or {}).get("value"), (index.size_bytes or 0) / 1e6
+            measured = "" if recall is None else f"{recall:.3f}"
+            shown.add_row(name, index.name, index.kind, f"{index.covered:.0%}", measured, f"{size:.1f}")
+        if not built:
+            shown.add_row(name, escape(f"none on {column}: pip install 'lance-dagster[search]'"))
     console.print(shown)
 
 

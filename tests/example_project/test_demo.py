@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pytest
+from rich.console import Console
 
 import lance_core
 from example_project.features import CARRIERS, ORIGINS, WIDTH
@@ -241,6 +242,35 @@ def test_what_is_printed_is_what_the_tables_say(demo):
                 assert properties["dagster.run_id"][:8] in printed
     assert "maintenance: small fragments are merged" in printed
     assert f"{RANGE} keys, {FIRST} .. {LAST}" in printed
+
+
+def test_declared_indices_are_built_and_printed(demo, source):
+    import lance
+
+    printed = demo[1].split("search: declared indices, and what they find")[1].split("branch backfill/week")[0]
+    for line in (r"airports +│ name_idx +│ FTS +│ +100% │", r"flight_vectors │ features_idx │ IVF_FLAT │ +100% │"):
+        assert re.search(line, printed), printed
+    found = lance.dataset(uri(demo, "airports")).to_table(columns=["faa"], full_text_query="guardia", fast_search=True)
+    assert found["faa"].to_pylist() == ["LGA"]
+    table = lance.dataset(uri(demo, "flight_vectors"))
+    query = table.to_table(columns=["features"], limit=1)["features"][0].values.to_numpy()
+    nearest = {"column": "features", "q": query, "k": 3}
+    near = table.to_table(columns=["features"], nearest=nearest, fast_search=True)
+    exact = table.to_table(columns=["features"], nearest={**nearest, "use_index": False})
+    assert near["_distance"].to_pylist() == pytest.approx(exact["_distance"].to_pylist(), abs=1e-5)
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+    from example_project import demo
+
+    monkeypatch.setenv("LANCE_EXAMPLE_HOME", str(tmp_path))
+    for name in ("airports", "flight_vectors"):
+        lance_core.write_dataset(pa.table({"name": ["a"]}), str(tmp_path / "lake" / "nyc" / f"{name}.lance"))
+    console = Console(record=True, width=140)
+    demo._print_indices(console)
+    said = console.export_text()
+    for column in ("name", "features"):
+        assert f"none on {column}: pip install 'lance-dagster[search]'" in said
 
 
 def test_dagster_has_content_for_every_view(demo, monkeypatch):
