@@ -6,4 +6,5 @@ collect_ignore = [
     "columns_definitions.py",
     "flights_definitions.py",
     "maintenance_definitions.py",
+    "search_definitions.py",
 ]
