@@ -154,7 +154,7 @@ def publish(
     try:
         if checked is None:
             return _find_earlier_promotion(main, branch)
-        index_policy = _find_index_policy(refs)
+        policies = [policy_of_writes(ref.metadata, label=f"asset {ref.name}") for ref in refs]
         if not checked.is_promoted and any(map(_requires_search, refs)):
             maintenance.reject_without_search(main)
         promotion = main.branches.promote(
@@ -192,7 +192,7 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else cover_rows(latest, properties, index_policy),
+        coverage=None if is_idle else cover_rows(latest, properties, next(filter(None, policies), None)),
     )
 
 
@@ -221,12 +221,6 @@ def coverage_entries(coverage: maintenance.IndexCoverage | None) -> dict[str, An
         "lance/indices_covered": ", ".join(coverage.covered) or None if coverage is not None else None,
         "lance/indices_not_covered": ", ".join(coverage.problems) or None if coverage is not None else None,
     }
-
-
-def _find_index_policy(refs: Sequence[TableRef]) -> maintenance.MaintenancePolicy | None:
-    """The policy of the first asset whose writes build indices; None if there is none."""
-    policies = (policy_of_writes(ref.metadata, label=f"asset {ref.name}") for ref in refs)
-    return next((policy.to_core() for policy in policies if policy is not None), None)
 
 
 def _requires_search(ref: TableRef) -> bool:

@@ -235,7 +235,7 @@ def policy_of(
     return _apply_metadata(policy, metadata, label)
 
 
-def policy_of_writes(metadata: Mapping[str, Any] | None, *, label: str) -> LanceMaintenancePolicy | None:
+def policy_of_writes(metadata: Mapping[str, Any] | None, *, label: str) -> MaintenancePolicy | None:
     """The policy by which writes of an asset build and extend indices; None without `lance/index_on_write`.
 
     Args:
@@ -257,7 +257,7 @@ def policy_of_writes(metadata: Mapping[str, Any] | None, *, label: str) -> Lance
         raise dg.DagsterInvalidDefinitionError(
             f"{label}: metadata {INDEX_ON_WRITE_KEY} needs indices: declare them by the metadata {INDICES_KEY}"
         )
-    return policy
+    return policy.to_core()
 
 
 def _apply_metadata(

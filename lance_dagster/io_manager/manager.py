@@ -17,7 +17,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetExistsError, LanceError
-from lance_core.maintenance import MaintenancePolicy, index_partitions, reject_without_search
+from lance_core.maintenance import index_partitions, reject_without_search
 from lance_dagster._context import steps
 from lance_dagster._context.check_log import PROVENANCE, log_entry, record_or_find_begin
 from lance_dagster._context.definitions import blocking_checks
@@ -429,7 +429,7 @@ class LanceTableIOManager(dg.IOManager):
             output.context.log.info("%s: zone maps refreshed: %s", output.label, ", ".join(zone_maps))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
-        policy = _find_index_policy(output)
+        policy = policy_of_writes(output.metadata, label=output.label)
         if policy is not None and policy.require_search:
             reject_without_search(output.existing, policy.declarations)
         ownership.check_column_owners(output)
@@ -468,19 +468,13 @@ class LanceTableIOManager(dg.IOManager):
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
 
 
-def _find_index_policy(output: TableOutput) -> MaintenancePolicy | None:
-    """The policy by which the write keeps the indices of its table; None without `lance/index_on_write`."""
-    policy = policy_of_writes(output.metadata, label=output.label)
-    return None if policy is None else policy.to_core()
-
-
 def _cover_rows(output: TableOutput, written: lance_core.LanceDataset) -> dict[str, str]:
     """Let the indices of a table cover the rows that were written, before their event; returns the entries of that.
 
     Raises:
         Failure: An index misses rows, and the policy has `require_search`.
     """
-    policy = _find_index_policy(output)
+    policy = policy_of_writes(output.metadata, label=output.label)
     if policy is None:
         return {}
     coverage = cover_rows(written.checkout_version((written.branch, None)), output.run_properties, policy)
