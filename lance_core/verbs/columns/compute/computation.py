@@ -45,6 +45,7 @@ from lance_core.verbs.scan.scanner import LanceScanner
 
 NAME_KEY: Final = "lance-dagster.computed"
 """The metadata of fields that names their computation."""
+_FIRST_VERSION: Final = "2.1"
 _INPUTS_KEY: Final = b"lance-dagster.computed.inputs"
 """The metadata of the record that names the inputs."""
 
@@ -117,8 +118,14 @@ class Computation:
         Raises:
             SchemaError: An input is missing, or a computed column has another type.
             InvalidInputError: A column exists and is not of this computation.
-            UnsupportedError: The table has no stable row ids.
+            UnsupportedError: The table has no stable row ids, or files of a version without null structs.
         """
+        if manifest.data_storage_version < _FIRST_VERSION:
+            raise UnsupportedError(
+                f"{root} has files of version {manifest.data_storage_version}, which have no null structs: the record "
+                f"of a row that is not computed needs version {_FIRST_VERSION}. Write the table again, by "
+                'write_dataset(..., mode="overwrite", data_storage_version="2.2")'
+            )
         if not manifest.uses_stable_row_ids:
             raise UnsupportedError(
                 f"{root} has no stable row ids, by which computed values are kept with their rows: "

@@ -67,6 +67,29 @@ def failures(table):
     return lance_core.dataset(f"{Path(table.uri).parent}/_failed/size.lance").to_table().to_pylist()
 
 
+@pytest.mark.parametrize("version", ["0.1", "2.0"])
+def test_files_without_null_structs_are_rejected_and_the_remedy_works(tmp_path, version):
+    uri, calls = tmp_path / "t.lance", []
+
+    def count(batch):
+        calls.append(batch.num_rows)
+        return measure(batch)
+
+    rows = pa.table({"id": range(9), "text": ["x" * i for i in range(9)]})
+    stable = {"enable_stable_row_ids": True}
+    lance_core.write_dataset(rows, uri, data_storage_version=version, **({} if version == "0.1" else stable))
+    with pytest.raises(UnsupportedError, match=f"files of version {version}.*data_storage_version"):
+        lance_core.dataset(uri).compute_columns(count, **SIZE)
+    assert (calls, lance_core.dataset(uri).schema.names) == ([], ["id", "text"])
+    table = lance_core.dataset(uri)
+    lance_core.write_dataset(table.to_table(), uri, mode="overwrite", data_storage_version="2.2")
+    if version == "0.1":
+        lance_core.dataset(uri).migrate_to_stable_row_ids()
+    lance_core.dataset(uri).compute_columns(count, **SIZE)
+    lance_core.write_dataset(rows, uri, mode="append")
+    assert sum(calls) == 9
+
+
 class TestFunctions:
     def test_frames_by_annotation(self, table):
         import pandas as pd
@@ -322,7 +345,7 @@ class TestArguments:
         assert table.compute_columns(multiply, **square).rows_due == {}
 
     def test_pages_of_two_versions_of_files(self, tmp_path):
-        for version in ("2.0", "2.1", "2.2"):
+        for version in ("2.1", "2.2"):
             table = lance_core.write_dataset(
                 {"text": ["a", None, "ccc"]},
                 tmp_path / version,
