@@ -218,8 +218,10 @@ def run_early_actions(
         return report
     policy = report.plan.policy
     with IndexWork(dataset, policy, properties, dict(declared.facts.records)) as work:
-        for action in find_early_actions(declared, policy, merges=merges):
-            report = work.run(action, read_facts(dataset.snapshot, policy.declarations), report)
+        # Decided on again after each, as a writer may have moved the rows or the segments of the others.
+        while action := work.find_next(find_early_actions(declared, policy, merges=merges)):
+            report = work.run(action, declared.facts, report)
+            declared = survey_declared(dataset, policy, work.records) or declared
         work.commit_records()
     return report
 
@@ -271,7 +273,7 @@ def run_due_actions(
     policy = report.plan.policy
     with IndexWork(dataset, policy, properties, dict(declared.facts.records), builder) as work:
         # Each action is done once: an index that is never good enough ends the loop as well.
-        while action := next((each for each in declared.due if (each.name, each.action) not in work.done), None):
+        while action := work.find_next(declared.due):
             reason = _find_limit(action, declared.facts, report, dataset.snapshot)
             if reason is None:
                 report = work.run(action, declared.facts, report)
@@ -373,6 +375,10 @@ class IndexWork:
     def __exit__(self, *_: object) -> None:
         """End the child process."""
         self.child.close()
+
+    def find_next(self, actions: Sequence[IndexAction]) -> IndexAction | None:
+        """The first of some actions that was not done yet."""
+        return next((each for each in actions if (each.name, each.action) not in self.done), None)
 
     def run(self, action: IndexAction, facts: TableFacts, report: MaintenanceReport) -> MaintenanceReport:
         """Do an action; what goes wrong is recorded, and is a problem of the index alone."""

@@ -39,7 +39,7 @@ def keep_indices(
         return cover_rows(dataset, properties=properties, index_memory=memory, index_timeout_s=timeout_s)
     report = MaintenanceReport(plan=MaintenancePlan(table=dataset.uri, uri=dataset.uri, policy=policy))
     with IndexWork(dataset, policy, properties or {}, dict(declared.facts.records)) as work:
-        while action := next((each for each in declared.lacking if (each.name, each.action) not in work.done), None):
+        while action := work.find_next(declared.lacking):
             report = work.run(action, declared.facts, report)
             declared = survey_declared(dataset, policy, work.records) or declared
         failures = {name: work.records[name].failure for name in declared.names if name in work.records}
