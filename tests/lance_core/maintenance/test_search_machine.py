@@ -297,6 +297,8 @@ class Machine:
         if not names:
             return "nothing"
         name, merged = self.random.choice(names), self.random.choice([0, 1, 10])
+        if PYLANCE_KEEPS_OLD_VALUES and self.stable:
+            merged = max(merged, 1)
         pylance.dataset(self.uri).optimize.optimize_indices(index_names=[name], num_indices_to_merge=merged)
         return f"{name} {merged}"
 
@@ -333,10 +335,10 @@ class Machine:
         for _ in range(self.random.randrange(4)):
             branch.insert(self.new_rows(self.random.choice([1, 20])))
         if self.random.random() < 0.6:
-            keys, text = self.some_keys(), f"branched{len(self.steps)}"
-            branch.update({self.names["text"]: f"'{text}'"}, self.clause(keys))
+            keys, text, number = self.some_keys(), f"branched{len(self.steps)}", self.random.randrange(40)
+            branch.update({self.names["text"]: f"'{text}'", "n": f"{number}"}, self.clause(keys))
             self.forget(keys)
-            self.rows.update({key: (self.rows[key][0], text, self.rows[key][2]) for key in keys})
+            self.rows.update({key: (self.rows[key][0], text, number) for key in keys})
         if self.random.random() < 0.4:
             maintain(branch, MaintenancePolicy(indices=self.declarations, cleanup_older_than=None))
             self.check(name)
@@ -617,6 +619,8 @@ def use_children(patch, kind):
 
 PYLANCE_KEEPS_OLD_WORDS = True
 """Its `optimize_indices` of full text that covers rows which were set again, with their old words as well."""
+PYLANCE_KEEPS_OLD_VALUES = True
+"""Its `optimize_indices` of a BITMAP with `num_indices_to_merge=0` keeps updated rows with stable ids by old values."""
 PYLANCE_LOSES_GRAPHS = True
 """Its search of a graph (HNSW) fails after its `compact_files` without stable row ids."""
 PYLANCE_FILTERS_COVERED_ROWS_BY_OLD_VALUES = True
