@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -192,8 +192,33 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else cover_rows(latest, properties, next(filter(None, policies), None)),
+        coverage=None if is_idle else _cover_promotion(main, promotion.version, latest, properties, policies),
     )
+
+
+def _cover_promotion(
+    main: lance_core.LanceDataset,
+    version: int,
+    latest: lance_core.LanceDataset,
+    properties: Mapping[str, str],
+    policies: Sequence[maintenance.MaintenancePolicy | None],
+) -> maintenance.IndexCoverage:
+    """Extend the indices of main, and build those that the assets of the table declare for their writes.
+
+    An index that the promotion dropped, as one on vectors if it replaces all rows, and that was not built again is a
+    problem.
+    """
+    declared = [policy for policy in policies if policy is not None]
+    indices = {column: index for policy in reversed(declared) for column, index in (policy.indices or {}).items()}
+    coverage = cover_rows(latest, properties, replace(declared[0], indices=indices) if declared else None)
+    try:
+        before = main.checkout_version((None, version - 1)).describe_indices()
+    except VersionNotFoundError:  # the branch was promoted long ago
+        return coverage
+    present = {index.name for index in latest.describe_indices()}
+    reason = "the promotion replaced all rows, which drops it"
+    dropped = {index.name: reason for index in before if index.name not in present}
+    return replace(coverage, problems={**dropped, **coverage.problems})
 
 
 def cover_rows(

@@ -100,6 +100,21 @@ def test_rows_that_were_set_again_are_found_by_their_new_words(indexed):
     assert set(unindexed(uri).values()) == {0.0}
 
 
+def test_an_index_that_a_promotion_drops_is_named(lake):
+    @dg.asset(name="notes", metadata={"lance/write_mode": "overwrite"})
+    def replaced() -> pa.Table:
+        return rows(1000, 300)
+
+    lake.run(notes)
+    table = lance_core.dataset(f"{lake.root}/public/notes.lance")
+    maintenance.maintain(table, maintenance.MaintenancePolicy(indices={"embedding": "IVF_FLAT"}))
+    lake.run(replaced, tags=BRANCH, **POLICY)
+    result = promote(lake, replaced)
+    assert lance.dataset(table.uri).describe_indices() == []
+    (event,) = [each.materialization for each in result.all_events if each.is_step_materialization]
+    assert event.metadata["lance/indices_not_covered"].value == "embedding_idx"
+
+
 def test_a_promotion_again_makes_no_version(indexed):
     lake, uri = indexed
     promote(lake)
