@@ -411,8 +411,8 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
         problem = f"the storage option {unknown[1]!r} is not known" if unknown else _explain(str(error))
         raise InvalidInputError(
-            f"{bucket} cannot be opened: {problem or type(error).__name__}; the storage options {sorted(config)} are "
-            "those of object_store"
+            f"{bucket} cannot be opened: {problem or type(error).__name__}; storage options of it under object_store's "
+            f"names: {', '.join(sorted(config)) or 'none'}"
         ) from None
 
 

@@ -451,7 +451,7 @@ def _keep_young(
         return []
     names = {parse_manifest_key(key): meta for key, meta in listed.items()}
     written = {name.version: datetime.fromtimestamp(meta.modified, UTC) for name, meta in names.items() if name}
-    since = datetime.now(UTC) - YOUNG_AGE
+    since, age, reason = datetime.now(UTC) - YOUNG_AGE, YOUNG_AGE, ""
     times = {
         version: max(manifests[version].timestamp, written.get(version, manifests[version].timestamp))
         for version in selected
@@ -459,32 +459,43 @@ def _keep_young(
     }
     young = {version for version, moment in times.items() if moment > since}
     if any(since - _CLOCK_SKEW < times[version] for version in times.keys() - young):
-        since = min(since, _read_clock(store) - YOUNG_AGE)
+        clock = _read_clock(store)
+        if clock is None:
+            age, reason = (
+                YOUNG_AGE + _CLOCK_SKEW,
+                ", and its clock cannot be read without rights to write",
+            )
+        since = min(since, (datetime.now(UTC) - _CLOCK_SKEW if clock is None else clock) - YOUNG_AGE)
         young |= {version for version in times.keys() & written.keys() if written[version] > since}
     if not young:
         return []
     selected -= young
-    minutes = YOUNG_AGE // timedelta(minutes=1)
+    minutes = age // timedelta(minutes=1)
     warning = (
         f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: versions of the last {minutes} minutes stay "
-        "on object storage, as a slow writer could commit under their numbers again; delete_unverified=True removes "
-        "them if no other process uses the dataset"
+        f"on object storage, as a slow writer could commit under their numbers again{reason}; delete_unverified=True "
+        "removes them if no other process uses the dataset"
     )
     return [warning]
 
 
-def _read_clock(store: ObjectStore) -> datetime:
-    """The time by the storage's clock, as of a file that is written; the earliest possible one if none can be."""
+def _read_clock(store: ObjectStore) -> datetime | None:
+    """The time by the storage's clock, as of a file that is written; None if none can be.
+
+    A file that may not be deleted stays until a cleanup with the right to delete removes it as unreferenced.
+    """
     key = f"{CLAIMS_PREFIX}clock-{uuid.uuid4().hex}.json"
     try:
         store.put(key, b"{}")
+        time = datetime.fromtimestamp(store.head(key).modified, UTC)
     except StoreError as error:  # a plan can be made with rights to read only
         _logger.info("%s: the clock of the storage cannot be read: %s", store.root, error)
-        return datetime.now(UTC) - _CLOCK_SKEW
+        return None
     try:
-        return datetime.fromtimestamp(store.head(key).modified, UTC)
-    finally:
         store.delete(key)
+    except StoreError as error:
+        _logger.warning("%s: %s cannot be deleted: %s", store.root, key, error)
+    return time
 
 
 def _keep_restored(referred: VersionReferences, selected: set[int]) -> list[str]:

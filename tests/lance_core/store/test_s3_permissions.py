@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 import lance_core
 from lance_core.errors import CommitConflictError, StoreError
+from lance_core.maintenance.cleanup import plan
 from lance_core.maintenance.verify.files import verify
 from lance_core.store import conditions
 from lance_core.store import s3_client as client_module
@@ -34,7 +35,8 @@ def policies():
 
 def actions_of(role):
     """The actions of a role by the table of the page, those of the rows above included."""
-    rows = dict(re.findall(r"^\| \*\*(\w+)\*\*: .* \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+    section = PAGE.read_text().partition("### Permissions on Azure")[0]
+    rows = dict(re.findall(r"^\| \*\*(\w+)\*\*: .* \| (.*) \|$", section, re.MULTILINE))
     assert tuple(rows) == ROLES
     return {action for name in ROLES[: ROLES.index(role) + 1] for action in re.findall(r"`(.*?)`", rows[name])}
 
@@ -159,6 +161,22 @@ def test_each_verb_works_with_the_policy_of_its_role(s3, allowed, role):
     own = actions_of(role) - (actions_of(below[-1]) if below else set())
     # Only a failed upload is aborted, and only a bucket with versioning is asked for its noncurrent versions.
     assert own - allowed["used"] <= {"s3:AbortMultipartUpload", "s3:ListBucketVersions"}
+
+
+def test_a_cleanup_whose_deletes_are_denied_counts_them_whatever_the_clocks(s3, allowed, monkeypatch):
+    lake = Lake(s3)
+    monkeypatch.setattr(plan, "YOUNG_AGE", dt.timedelta(0))  # so that the storage's clock is asked
+    options = {"retain_versions": 1, "error_if_tagged_old_versions": False}
+    allowed |= {"allowed": actions_of("reader") | actions_of("writer")}
+    done = lake.open().cleanup_old_versions(**options)
+    assert (done.old_versions, done.failed_deletes > 0) == (0, True)
+    foreseen = lake.open().explain_cleanup_old_versions(**options)
+    assert foreseen.stats.old_versions > 0
+    allowed |= {"allowed": actions_of("reader")}
+    kept = lake.open().explain_cleanup_old_versions(**options)
+    assert kept.stats.old_versions == 0
+    assert "the last 60 minutes stay" in str(kept.warnings)
+    assert "its clock cannot be read" in str(kept.warnings)
 
 
 def denied_verbs(lake, role):
