@@ -96,8 +96,9 @@ def declare(
     if listed is None:
         return None
     tables = read_listing(root_uri, storage_options=storage_options).tables
-    for other, place in tables.items():
-        if other != object_id and f"{place}/".startswith(f"{plain_location(location)}/"):
+    folder = plain_location(location)
+    for other, place in tables.items():  # of an id that is listed there, others stand for the same table
+        if other != object_id and tables.get(object_id) != folder and f"{place}/".startswith(f"{folder}/"):
             raise DatasetExistsError(
                 f"{fspath(root_uri)}: {place} is the table {other}; deregister that id first, or use another location"
             )

@@ -1,7 +1,8 @@
 """The tables of namespaces: a service, or the `__manifest` of the root, names the location of each table.
 
     shop/orders        row shop$orders of {root_uri}/__manifest
-                       of the key orders the row orders, or else public$orders, where a plain root has its table
+                       of the key orders the row orders, or else public$orders where that names public/orders.lance,
+                       in which a plain root has the table
                        else {root_uri}/shop/orders.lance, if that table exists, and no other row names it
                        else a new folder, which a write declares in the manifest table before its first version
 
@@ -11,6 +12,7 @@ the names of its folders say (`location`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +23,8 @@ from lance_dagster.tables.location import NO_LOCATION, TableLocation
 if TYPE_CHECKING:
     import lance_core
     from lance_core.catalog import Listing
+
+_logger = logging.getLogger(__name__)
 
 
 class Root(Protocol):
@@ -37,6 +41,9 @@ class Root(Protocol):
     @property
     def namespace(self) -> Mapping[str, str]:
         """The properties of a namespace of others; empty for none."""
+
+    def locate(self, table: str) -> TableLocation:
+        """The location of a table by its name."""
 
 
 def read_listing(root: Root) -> Listing:
@@ -70,10 +77,11 @@ def resolve_location(location: TableLocation, root: Root, listing: Listing | Non
     if not current.is_kept:
         return location
     id_of_folder = location.path.removesuffix(catalog.SUFFIX).replace("/", catalog.DELIMITER)
-    for listed_id in (object_id, id_of_folder):
-        if listed_id in current.tables:
-            return _named(location, listed_id, root, current.tables[listed_id])
-    is_there = location.path not in current.tables.values()
+    if object_id in current.tables:
+        return _named(location, object_id, root, current.tables[object_id])
+    if current.tables.get(id_of_folder) == location.path:
+        return _named(location, id_of_folder, root, location.path)
+    is_there = id_of_folder not in current.tables and location.path not in current.tables.values()
     if is_there and (listing is None or object_id != id_of_folder):
         is_there = catalog.has_table(location.uri, storage_options=root.options)
     if is_there:
@@ -149,17 +157,27 @@ def declare_location(location: TableLocation, root: Root) -> TableLocation:
 
 
 def check_still_listed(location: TableLocation, root: Root) -> None:
-    """Check that a table that was written is still the one of its id, if it has one.
+    """Check that a table that was written is still the one of its name; what does not answer is logged.
+
+    Of a folder that had no id, others may have listed the name at another location meanwhile.
 
     Raises:
-        DatasetNotFoundError: The id has no table any more, or another one.
+        DatasetNotFoundError: The name has no table any more, or another one.
     """
-    uri, listed_id = location.uri, location.listed_id
-    if listed_id is not None:
-        from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core import catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without it
 
+    if location.path is None:
+        return
+    try:
+        now = root.locate(location.object_id)
+    except LanceError as error:  # the version is committed
+        _logger.warning("whether %s is still the table %s is not checked: %s", location.uri, location.name, error)
+        return
+    if now.uri != location.uri or (now.listed_id is None and location.listed_id is not None):
+        table_id = now.listed_id or location.listed_id or now.unlisted_id or ""
         options, space = root.options, root.namespace or None
-        catalog.check_listed(uri, listed_id, root_uri=root.root_uri, storage_options=options, namespace=space)
+        catalog.check_listed(location.uri, table_id, root_uri=root.root_uri, storage_options=options, namespace=space)
 
 
 def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root: Root) -> TableLocation:

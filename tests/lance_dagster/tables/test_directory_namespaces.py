@@ -534,6 +534,95 @@ def test_a_table_of_a_key_of_one_part_in_its_folder_stays_there(lake):
     }
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_key_of_one_part_is_not_a_table_that_a_client_has_put_into_public(lake, spaces, is_folder):
+    """Wherever it is looked for; also where a folder of that name is in the once plain root, which no list has."""
+    spaces.call("create_namespace", "public")
+    spaces.create("public.new", 7)
+    if is_folder:
+        lance.write_dataset(pa.table({"a": [8]}), lake.uri("new"))
+
+    @dg.asset
+    def new():
+        return pa.table({"a": [1]})
+
+    @dg.asset(ins={"rows": dg.AssetIn("new")})
+    def read(rows: pa.Table) -> None:
+        seen.append(rows["a"].to_pylist())
+
+    seen, tables, source = [], LanceTableResource(root_uri=lake.root), dg.AssetSpec("new")
+    for root in (tables.table_root, tables.table_root.with_listing()):
+        assert root.open_or_none("new") is None
+        assert root.open("public/new").to_table()["a"].to_pylist() == [7]
+    assert "#dataset-not-found" in errors(
+        lake.run(source.with_io_manager_key("io_manager"), read, select=[read], fails=True)
+    )
+    assert [spec.key.path for spec in lance_external_assets(lake.root, known=[new])] == [["public", "new"], ["top"]]
+    lake.run(new)
+    assert (spaces.rows(lance, "new"), spaces.rows(lance, "public.new")) == ([1], [7])
+    lake.run(new, read)
+    assert (seen, spaces.rows(lance, "public.new")) == ([[1]], [7])
+    assert lance_external_assets(lake.root, known=[new, dg.AssetKey(["public", "new"]), top]) == []
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_assets_of_one_and_of_two_parts_have_their_tables_in_any_order(lake, spaces, is_first):
+    @dg.asset(key=["public", "top2"])
+    def long():
+        return pa.table({"a": [7]})
+
+    @dg.asset(key=["top2"])
+    def short():
+        return pa.table({"a": [1]})
+
+    for asset in (short, long) if is_first else (long, short):
+        lake.run(asset)
+    assert (spaces.rows(lance, "top2"), spaces.rows(lance, "public.top2")) == ([1], [7])
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("name", "new_id"),
+    [
+        *((name, name) for name in ("shop/late", "late", "public/late", "a/b/c")),
+        ("late", "public/late"),  # the folder is in no list then
+        ("late", "other"),
+    ],
+)
+def test_a_run_names_its_rows_where_a_client_created_the_id_meanwhile(lake, name, new_id, is_there):
+    """The root was a plain one when the run began."""
+
+    def asset(*batches):
+        @dg.asset(key=name.split("/"), metadata={"lance/write_mode": "append"})
+        def late():
+            schema, calls = pa.schema({"a": pa.int64()}), (batch() for batch in batches)
+            return pa.RecordBatchReader.from_batches(schema, (batch for batch in calls if batch is not None))
+
+        return late
+
+    def create():
+        spaces, parts = Namespace(lake.root), new_id.split("/")
+        for end in range(1, len(parts)):
+            spaces.call("create_namespace", parts[:end])
+        spaces.create(parts, 9)
+
+    def row():
+        return pa.record_batch({"a": [5]})
+
+    if is_there:
+        lake.run(asset(row))
+    result, location = lake.run(asset(row, create), fails=None), lake.uri(name)
+    assert lance.dataset(location).to_table()["a"].to_pylist() == [5] * (1 + is_there)
+    assert result.success is (new_id == "other")
+    if not result.success:
+        table = name.replace("/", ".")
+        assert f"committed to {location}, but the table {table} was dropped or renamed" in errors(result)
+    lake.run(asset(row))
+    rows = LanceTableResource(root_uri=lake.root).open(name.split("/")).to_table()["a"].to_pylist()
+    assert rows == [9] * (new_id == name) + [5] * (1 if new_id != "other" else 2 + is_there)
+    assert Namespace(lake.root).rows(lance, new_id.replace("/", ".")) == ([*rows] if new_id == name else [9])
+
+
 @pytest.mark.parametrize("is_service", [False, True])
 def test_ids_that_differ_by_the_suffix_are_two_tables(lake, tmp_path, is_service):
     spaces = Namespace(str(tmp_path / "theirs") if is_service else lake.root)

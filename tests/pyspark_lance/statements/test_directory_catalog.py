@@ -81,6 +81,25 @@ def test_a_table_in_its_folder_stays_there(sql, namespace, lake, lance):
     assert namespace.tables("nyc") == []
 
 
+@pytest.mark.parametrize("name", ["one.t", "two.t", "top"])
+def test_a_table_with_several_ids_is_replaced_under_each(sql, namespace, lake, lance, name):
+    namespace.call("create_namespace", "one")
+    namespace.create("one.t", 1)
+    folder = manifest.read_listing(lake).tables["one$t"]
+    namespace.call("create_namespace", "two")
+    for other in ("two.t", "top"):
+        namespace.call("register_table", other, location=folder)
+    before = namespace.listed()
+    sql(f"CREATE TABLE IF NOT EXISTS lake.{name} (b INT)")
+    assert namespace.rows(lance, "one.t") == [1]
+    for replace in ("CREATE OR REPLACE", "REPLACE"):
+        sql(f"{replace} TABLE lake.{name} AS SELECT 2L AS a UNION ALL SELECT 3L")
+        assert sorted(namespace.rows(lance, "one.t")) == [2, 3]
+        sql(f"{replace} TABLE lake.{name} (a BIGINT)")
+        assert namespace.rows(lance, "one.t") == []
+    assert namespace.listed() == before
+
+
 def test_a_folder_that_others_are_removing_is_not_used(sql, namespace, lake, lance):
     folder = Path(lake, manifest.new_location("nyc$t"))
     (folder / "data").mkdir(parents=True)
