@@ -273,7 +273,7 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
     """The function of a record batch: frames and the object of `setup` are made as its parameters ask for them."""
     try:
         more = () if calls.setup is None else (calls.setup(),)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInputError(f"setup failed: {_describe(error)}") from error
     annotation = ""
     with contextlib.suppress(ValueError):  # some functions that are written in C have no signature
@@ -333,7 +333,7 @@ class _Worker:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._process: Any = None
-        self._is_over = False
+        self._is_over = self._is_ready = False
         self._lock = threading.Lock()
 
     def call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -343,6 +343,8 @@ class _Worker:
             if self._process is None:
                 self._begin()
             process = self._process
+        if not self._is_ready:
+            self._await_setup(process)
         try:
             self._connection.send_bytes(_to_bytes(batch))
             if not self._connection.poll(self._calls.timeout_s):
@@ -359,6 +361,24 @@ class _Worker:
             raise data
         return pa.ipc.open_stream(data).read_next_batch()
 
+    def _await_setup(self, process: Any) -> None:
+        """Wait until a new process can call the function; `timeout` is for calls, and does not count here.
+
+        Raises:
+            InvalidInputError: `setup` failed, or ended the process.
+        """
+        try:
+            kind, error = self._connection.recv()
+        except (EOFError, OSError) as ended:
+            process.join()
+            self.end()
+            if self._is_over:
+                raise CancelledError from ended
+            raise InvalidInputError(f"setup failed: the process ended with exit code {process.exitcode}") from ended
+        if kind == "wrong":
+            raise error
+        self._is_ready = True
+
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")
         with _fork_lock:  # no other worker is forked while an end of this pipe is open that it would not close
@@ -373,7 +393,7 @@ class _Worker:
         """Kill the process; the thread that waits for it, and the one that ends the run, may both do so."""
         with self._lock:
             self._is_over |= for_good
-            process, self._process = self._process, None
+            process, self._process, self._is_ready = self._process, None, False
             if process is not None:
                 process.kill()
                 process.join()
@@ -385,18 +405,24 @@ def _work(calls: Calls, connection: Connection) -> None:
     """Answer calls until the connection is closed, as when the parent is killed."""
     for parent_end in _parent_ends:  # also those of workers that were forked before
         parent_end.close()
-    function: Callable[[pa.RecordBatch], Any] | None = None
+    try:
+        function = _prepare(calls)
+    except LanceError as error:
+        connection.send(("wrong", error))
+        return
+    connection.send(("ready", None))
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             batch = pa.ipc.open_stream(connection.recv_bytes()).read_next_batch()
             answer: tuple[str, Any]
             try:
-                function = function or _prepare(calls)
                 with _as_call_error():
                     result = function(batch)
                 answer = "done", _to_bytes(_check_result(result, batch.num_rows, calls.columns))
             except CallError as error:
                 answer = "failed", str(error)
+            except SystemExit as error:
+                answer = "failed", _describe(error)
             except LanceError as error:
                 answer = "wrong", error
             connection.send(answer)

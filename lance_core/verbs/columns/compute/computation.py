@@ -80,6 +80,11 @@ class Computation:
                 raise InvalidInputError(f"{what} must be a string that is not empty, not {text!r}")
         if not self.inputs or not self.columns.names:
             raise InvalidInputError(f"computation {self.name!r}: inputs and columns need a column each")
+        if self.state_name in self.columns.names:
+            raise InvalidInputError(
+                f"computation {self.name!r} keeps the record of each row in the column {self.state_name!r}: give the "
+                "column or the computation another name"
+            )
         strict = [field.name for field in self.columns if not field.nullable]
         if strict:
             raise SchemaError(

@@ -90,8 +90,8 @@ class Lease:
         is_over = any(self._number not in lease["beside"] for lease in leases if lease)
         if is_over or _read_lease(self._store, self._key)[0].get("owner") != self.owner:
             raise SupersededError(
-                f"another run computes the columns of {self.claim[0]!r} now, as this one was paused "
-                f"for more than {self._seconds:.0f} s: nothing more was written; run it again to continue"
+                f"another run computes the columns of {self.claim[0]!r} now, as this one was paused for more than "
+                f"{self._seconds:.0f} s, or the table was dropped: nothing more was written; run it again to continue"
             )
 
     def hold(self, fragment_ids: Iterable[int], newest: int) -> None:

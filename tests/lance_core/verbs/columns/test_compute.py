@@ -690,6 +690,37 @@ def numbers_in(*logs):
     return sorted(int(line) for log in logs if log.exists() for line in log.read_text().split())
 
 
+class TestSetup:
+    """A worker that cannot be set up ends the run; no row is failed for it."""
+
+    @pytest.mark.parametrize("way", ["os._exit(3)", "sys.exit(3)", "1 / 0"])
+    def test_a_setup_that_dies_leaves_the_rows_due(self, table, way):
+        def setup():
+            exec(way, {"os": os, "sys": sys})
+
+        calls = {**SIZE, "timeout": 10, "max_failed_rows": 100}
+        with pytest.raises(InvalidInputError, match="setup failed: "):
+            table.compute_columns(lambda batch, _: measure(batch), setup=setup, **calls)
+        result = table.compute_columns(lambda batch, _: measure(batch), setup=lambda: 1, **calls)
+        assert (result.rows_due, result.rows_failed) == ({"new": 100}, 0)
+
+    def test_its_time_is_not_that_of_a_call(self, table):
+        slow = {"setup": lambda: time.sleep(1.5), "timeout": 1, "processes": 2}
+        assert table.compute_columns(lambda batch, _: measure(batch), **slow, **SIZE).rows_failed == 0
+
+    def test_a_call_that_exits_is_one_that_failed(self, table):
+        def leave(batch):
+            sys.exit(3)
+
+        table.compute_columns(leave, timeout=10, max_failed_rows=100, **SIZE)
+        assert {failure["error"] for failure in failures(table)} == {"SystemExit: 3"}
+
+    def test_a_column_named_like_the_record_is_rejected_before_a_call(self, table):
+        columns = pa.schema([("_size", pa.int32())])
+        with pytest.raises(InvalidInputError, match="keeps the record of each row in the column '_size'"):
+            table.compute_columns(measure, **{**SIZE, "columns": columns})
+
+
 class TestSplitRuns:
     """Each of three runs computes rows that no other one holds, in a table of 25 fragments."""
 
