@@ -430,7 +430,7 @@ def session_of(table: TableSettings) -> SparkSession:
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is None:
         raise dg.DagsterInvariantViolationError(
-            "there is no active Spark session with which to load a DataFrame; give LanceIOManager(spark=...) a "
-            "resource that has a spark_session, or set default_load_type"
+            "there is no active Spark session: give LanceIOManager(spark=...) a resource that has a spark_session, "
+            "such as LanceSparkResource; or set default_load_type, if other frames are to be loaded"
         )
     return active
