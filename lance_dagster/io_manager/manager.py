@@ -484,7 +484,7 @@ def _cover_rows(output: TableOutput, written: lance_core.LanceDataset) -> dict[s
     if problems and policy.require_search:
         raise dg.Failure(
             f"{output.label}: version {written.version} is committed, and gets no event, because the policy has "
-            f"require_search: {'; '.join(problems)}. Once this is mended, run it again: that replaces these rows"
+            f"require_search: {'; '.join(problems)}. Once this is mended, re-execute the run: that replaces these rows"
         )
     return {name: names for name, names in coverage_entries(coverage).items() if names is not None}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 from lance_core.maintenance import IndexBuilder
 from pyspark_lance.engine.executor_tasks import run_all_tasks
@@ -26,4 +27,8 @@ def executor_index_builder(spark: SparkSession) -> IndexBuilder:
         1
     """
     check_client(spark)
-    return IndexBuilder(run=partial(run_all_tasks, spark), parallelism=parallelism_of(spark))
+
+    def run(task: Callable[[int], Any], count: int, timeout_s: float | None) -> list[Any]:
+        return run_all_tasks(spark, task, count, timeout_s=timeout_s)
+
+    return IndexBuilder(run=run, parallelism=parallelism_of(spark))

@@ -38,7 +38,11 @@ _POLL_SECONDS: Final = 0.2
 
 
 def run_tasks(
-    spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
+    spark: SparkSession,
+    task: Callable[[int], _Result],
+    count: int,
+    progress: Progress | None = None,
+    timeout_s: float | None = None,
 ) -> tuple[list[_Result], dict[int, str]]:
     """Run a function on Spark's executors, once for each number from 0 to count - 1.
 
@@ -47,17 +51,19 @@ def run_tasks(
         task: The function; it and its results are pickled.
         count: The number of tasks, at least 1.
         progress: Called from another thread while the tasks run, and from this thread when all have ended.
+        timeout_s: The seconds that all tasks may take; None for no limit.
 
     Returns:
         The results, in the order of their numbers; and of each task that raised, class and message of the error.
 
     Raises:
         LanceError: Spark returned no answer for some task.
+        TimeoutError: The tasks took too long.
     """
     answer: Any = partial(_run_numbers, task)
     frame = spark.range(0, count, 1, count).mapInArrow(answer, "task long not null, result binary, error string")
     with contextlib.nullcontext() if progress is None else _watch_progress(spark, count, progress):
-        answers = {row.task: row for row in run_job(spark, frame.collect)}
+        answers = {row.task: row for row in run_job(spark, frame.collect, timeout_s)}
     if progress is not None:
         progress(count, count)
     if sorted(answers) != list(range(count)):
@@ -68,14 +74,18 @@ def run_tasks(
 
 
 def run_all_tasks(
-    spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
+    spark: SparkSession,
+    task: Callable[[int], _Result],
+    count: int,
+    progress: Progress | None = None,
+    timeout_s: float | None = None,
 ) -> list[_Result]:
     """Run tasks as `run_tasks` does; all of them have to succeed.
 
     Raises:
         LanceError: A task failed (the message has the first error), or Spark returned no answer for some task.
     """
-    results, failures = run_tasks(spark, task, count, progress)
+    results, failures = run_tasks(spark, task, count, progress, timeout_s)
     if failures:
         raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {next(iter(failures.values()))}")
     return results

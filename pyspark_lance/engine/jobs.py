@@ -34,12 +34,13 @@ _LONGEST_WAIT: Final = 60.0
 """Seconds after which tasks that do not end are left running."""
 
 
-def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
+def run_job(session: SparkSession, call: Callable[[], _Result], timeout_s: float | None = None) -> _Result:
     """Run a function that starts Spark jobs, and leave none of their tasks behind.
 
     Args:
         session: The session that the jobs run in.
         call: What to run; it is run once, in another thread that has this thread's local properties.
+        timeout_s: The seconds after which the jobs are canceled; None for no limit.
 
     Returns:
         Its result.
@@ -47,17 +48,21 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
     Raises:
         SparkLostError: Spark went away. The tasks are not waited for.
         LanceError: A task raised this error.
+        TimeoutError: The call took too long.
         BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
             no task of its jobs runs any more.
     """
     job = _SparkJob(session, call)
     job.start()
+    is_over = False
     try:
-        job.over.wait()
-    except BaseException:
-        job.cancel()
-        job.wait_for_tasks()
-        raise
+        is_over = job.over.wait(timeout_s)
+    finally:
+        if not is_over:
+            job.cancel()
+            job.wait_for_tasks()
+    if not is_over:
+        raise TimeoutError(f"Spark has not ended the job within {timeout_s:g} s")
     if job.error is not None:
         lost = find_lost_spark_error(job.error, session)
         if lost is not None:

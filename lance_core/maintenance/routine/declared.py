@@ -86,9 +86,11 @@ class DeclaredIndices:
 
     @property
     def lacking(self) -> list[IndexAction]:
-        """The builds of indices that are missing, or that cover no row."""
+        """The builds of indices that are missing, that cover no row, or that an attempt has broken."""
         rows = {name: index.rows for name, index in self.facts.present.items()}
-        return [each for each in self.due if each.action in ("build", "rebuild") and not rows.get(each.name)]
+        broken = [name for name, record in self.facts.records.items() if record.failure is not None]
+        builds = [each for each in self.due if each.action in ("build", "rebuild")]
+        return [each for each in builds if not rows.get(each.name) or each.name in broken]
 
     @property
     def missing(self) -> list[str]:
@@ -122,7 +124,11 @@ class DeclaredIndices:
 
 
 def survey_declared(
-    dataset: Handle, policy: MaintenancePolicy, records: Mapping[str, IndexRecord] | None = None
+    dataset: Handle,
+    policy: MaintenancePolicy,
+    records: Mapping[str, IndexRecord] | None = None,
+    *,
+    waits: bool = True,
 ) -> DeclaredIndices | None:
     """What is due for the declared indices of a version; None without declarations.
 
@@ -130,6 +136,7 @@ def survey_declared(
         dataset: The table, at the version.
         policy: The policy for the table.
         records: The records; None for those of the version.
+        waits: Whether what has failed is due later; otherwise it is due at once.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -145,8 +152,9 @@ def survey_declared(
     actions = decide(
         declarations,
         facts,
-        now=datetime.now(UTC),
+        now=datetime.now(UTC) if waits else datetime.max.replace(tzinfo=UTC),
         pylance=find_pylance(),
+        limits=(policy.index_memory_bytes, policy.index_timeout_s),
         drop_undeclared=policy.drop_undeclared,
     )
     if not policy.refresh_indices:
@@ -399,6 +407,7 @@ class IndexWork:
             if not is_lost(error):
                 self.note_failure(action, error)
         else:
+            self.problems.pop(action.name, None)  # of an attempt that this one has mended
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
             recall = self.records[action.name].recall if action.name in self.records else None
             if action.action == "measure" and recall is not None:
@@ -543,6 +552,7 @@ class IndexWork:
             reason=str(error),
             pylance=find_pylance(),
             build=declaration.build_key,
+            limits=[self.child.memory, self.child.timeout_s],
             needs_build=action.action != "measure" or (is_error and not is_rebuilt),
             is_error=is_error,
         )

@@ -16,8 +16,8 @@ def keep_indices(
 ) -> IndexCoverage:
     """Let indices cover all rows: the declared ones that a table lacks are built, and then all are extended.
 
-    Nothing else of maintenance is done: what is built is measured by the next run, and so is built again what an
-    attempt has broken. If no index is missing or misses a row, nothing is committed.
+    Nothing else of maintenance is done: what is built is measured by the next run. What has failed before is tried
+    again when that is due, with `require_search` at once. If no index is missing or misses a row, nothing is committed.
 
     Args:
         dataset: The table; it moves to the newest version.
@@ -33,7 +33,8 @@ def keep_indices(
         ('id_idx',)
     """
     dataset.checkout_latest()
-    declared = survey_declared(dataset, policy)
+    waits = not policy.require_search
+    declared = survey_declared(dataset, policy, waits=waits)
     if declared is None:
         memory, timeout_s = policy.index_memory_bytes, policy.index_timeout_s
         return cover_rows(dataset, properties=properties, index_memory=memory, index_timeout_s=timeout_s)
@@ -41,7 +42,7 @@ def keep_indices(
     with IndexWork(dataset, policy, properties or {}, dict(declared.facts.records)) as work:
         while action := work.find_next(declared.lacking):
             report = work.run(action, declared.facts, report)
-            declared = survey_declared(dataset, policy, work.records) or declared
+            declared = survey_declared(dataset, policy, work.records, waits=waits) or declared
         failures = {name: work.records[name].failure for name in declared.names if name in work.records}
         left_out = {
             name: f"to {failure['action']} it failed: {failure['reason']}"

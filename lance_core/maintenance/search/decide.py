@@ -165,6 +165,7 @@ def decide(
     *,
     now: datetime,
     pylance: str | None,
+    limits: Sequence[float | None] = (),
     drop_undeclared: bool = False,
 ) -> list[IndexAction]:
     """The next action for each index for which something is due, in the order of the declarations.
@@ -174,10 +175,13 @@ def decide(
         facts: The version.
         now: The time, by which failed attempts are due again.
         pylance: The version of pylance; None if it is not installed.
+        limits: The memory and the seconds of a process; after a failure under others the next attempt is due at once.
         drop_undeclared: Whether indices that are not declared are dropped; zone maps stay.
     """
     cases = [_Case(find_name(each, facts, declarations), each, facts) for each in declarations]
-    actions = [action for case in cases if (action := _block(case, _decide_case(case), now, pylance)) is not None]
+    actions = [
+        action for case in cases if (action := _block(case, _decide_case(case), now, pylance, limits)) is not None
+    ]
     if drop_undeclared:
         declared = {case.name for case in cases}
         for name, index in facts.present.items():
@@ -285,7 +289,9 @@ def _decide_case(case: _Case) -> IndexAction | None:
     return _decide_segments(case) or _decide_measurement(case) if declaration.needs_pylance else None
 
 
-def _block(case: _Case, action: IndexAction | None, now: datetime, pylance: str | None) -> IndexAction | None:
+def _block(
+    case: _Case, action: IndexAction | None, now: datetime, pylance: str | None, limits: Sequence[float | None]
+) -> IndexAction | None:
     """The action, or why it cannot be done now."""
     if action is None or not case.declaration.needs_pylance or action.action in ("reject", "adopt"):
         return action
@@ -293,6 +299,8 @@ def _block(case: _Case, action: IndexAction | None, now: datetime, pylance: str 
         return case.make("install", f"to {action.action} it, pylance is needed: pip install 'lance-dagster[search]'")
     failure = case.record.failure if case.record is not None else None
     if failure is None or not _is_current(case, failure) or failure["pylance"] != pylance:
+        return action
+    if list(failure.get("limits", limits)) != list(limits):
         return action
     # An index that raises errors is built again at once, and one that cannot be measured is extended all the same.
     mends = action.action == "rebuild" and failure["is_error"] and failure["action"] != "rebuild"

@@ -8,6 +8,7 @@ others                                    one part: pylance merges no segments t
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -23,6 +24,7 @@ _LEAST_ROWS: Final = 10_000
 
 _MOST_PARTS: Final = 16
 _LONGEST_REASON: Final = 400
+_LONGEST_START_S: Final = 30.0
 _DIVIDED: Final = ("IVF_FLAT", "IVF_PQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "FTS")
 SHARED_PREFIX: Final = 24
 """The characters that the uuids of a build and of all its parts have in common."""
@@ -34,11 +36,12 @@ class IndexBuilder:
 
     Attributes:
         run: Runs a task, which is a function of a number, for each number below a count, and returns the results in
-            their order. Task and results can be pickled.
+            their order, or raises an error after a number of seconds (None for no limit). Task and results can be
+            pickled.
         parallelism: The number of tasks that run at a time.
     """
 
-    run: Callable[[Callable[[int], Any], int], list[Any]]
+    run: Callable[[Callable[[int], Any], int, float | None], list[Any]]
     parallelism: int
 
 
@@ -63,12 +66,14 @@ def build_segments(
     if len(parts) > 1:
         common["model"] = child.run("train", {**request, "rows": sum(rows.values())})
     try:
-        _reject_without_pylance(builder)
-        segments = builder.run(_PartTask([{**part, **common} for part in parts]), len(parts))
+        # The limit of a part holds on its executor; this one is for an executor that answers no more.
+        timeout_s = None if child.timeout_s is None else child.timeout_s + _LONGEST_START_S
+        _reject_without_pylance(builder, timeout_s)
+        segments = builder.run(_PartTask([{**part, **common} for part in parts]), len(parts), timeout_s)
     except LanceError:
         raise
     except Exception as error:  # Spark's, such as of an executor that was killed: of this index alone
-        raise ChildFailedError(f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_REASON]) from error
+        raise ChildFailedError(_shorten(error)) from error
     for segment in segments:
         if "failure" in segment:
             raise ChildFailedError(segment["failure"], is_error=segment["is_error"])
@@ -77,13 +82,20 @@ def build_segments(
     return [child.run("join", {**request, "segments": segments})] if request["kind"] == "FTS" else segments
 
 
-def _reject_without_pylance(builder: IndexBuilder) -> None:
+def _shorten(error: Exception) -> str:
+    """The lines of an error that are no places of a program, and say more than the call that failed."""
+    lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines()]
+    causes = [line for line in lines[1:] if re.search(r"(Exception|Error|Failure)\b.*: ", line)]
+    return "; ".join(dict.fromkeys([lines[0], *causes[:2]]))[:_LONGEST_REASON]
+
+
+def _reject_without_pylance(builder: IndexBuilder, timeout_s: float | None) -> None:
     """Raise an error that names the hosts that cannot build.
 
     Raises:
         UnsupportedError: pylance is not installed there.
     """
-    without = {host for host, version in builder.run(describe_host, builder.parallelism) if version is None}
+    without = {host for host, version in builder.run(describe_host, builder.parallelism, timeout_s) if version is None}
     if without:
         raise UnsupportedError(
             f"pylance, which builds the index, is not installed on the executors at {', '.join(sorted(without))}: "

@@ -32,8 +32,9 @@ class IndexRecord:
         recall: The last measurement: `value` (None if it cannot be measured), `settings`, `queries`, `rows`, `at`,
             `fresh_value` (of the index as it was built, if that was measured) and `note`.
         failure: The last failure, if nothing has succeeded since: `action`, `reason`, `count`, `retry_at`, `pylance`,
-            `build` (the declaration that failed), `needs_build` (whether the index is to be built again) and `is_error`
-            (whether pylance raised an error; otherwise its process was killed, or stopped at a limit).
+            `build` (the declaration that failed), `limits` (memory and seconds of a process), `needs_build` (whether
+            the index is to be built again) and `is_error` (whether pylance raised an error; otherwise its process was
+            killed, or stopped at a limit).
     """
 
     column: str
@@ -71,12 +72,12 @@ def describe_failure(earlier: Mapping[str, Any] | None, now: datetime, **failure
     """A failure to record, to be tried again later: after an hour, two, four ... and at most a week.
 
     Args:
-        earlier: The failure that is recorded; it counts if it was of the same declaration and pylance.
+        earlier: The failure that is recorded; it counts if it was of the same declaration, pylance and limits.
         now: The time.
-        **failure: Its `action`, `reason`, `pylance`, `build`, `needs_build` and `is_error`.
+        **failure: Its `action`, `reason`, `pylance`, `build`, `limits`, `needs_build` and `is_error`.
     """
-    names = ("pylance", "build")
-    is_same = earlier is not None and all(earlier[name] == failure[name] for name in names)
+    names = ("pylance", "build", "limits")
+    is_same = earlier is not None and all(earlier.get(name) == failure.get(name) for name in names)
     count = 1 + (earlier["count"] if earlier is not None and is_same else 0)
     retry_at = now + min(_FIRST_WAIT * 2 ** min(count - 1, 10), _LONGEST_WAIT)
     return {**failure, "count": count, "retry_at": retry_at.isoformat(timespec="seconds")}

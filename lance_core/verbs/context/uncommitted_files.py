@@ -51,6 +51,8 @@ def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
         remove_leftovers(store, [key])
         if key.endswith(".lance") and not key.startswith("_"):
             _remove_blobs(store, key)
+        elif key.startswith(INDICES_PREFIX):
+            store.remove_empty_folders(key.rpartition("/")[0])
 
 
 def _remove_blobs(store: ObjectStore, key: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +23,12 @@ from lance_core.maintenance import (
     MaintenancePolicy,
     cover_rows,
     describe_index_health,
+    keep_indices,
     maintain,
     maintain_lake,
 )
 from lance_core.maintenance.routine import declared
+from lance_core.maintenance.search import child
 from lance_core.maintenance.search.record import read_records
 from tests import processes
 
@@ -50,6 +53,14 @@ def fill(uri, start=0, count=300, pieces=1, **options):
         first = start + piece * count
         lance_core.write_dataset(rows(first, count), str(uri), mode="append", **options)
     return lance_core.dataset(str(uri))
+
+
+@contextmanager
+def unlimited():
+    """As if a process needed no memory, so that the limits of a policy can stay as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "measure_memory", lambda _pid: 0)
+        yield
 
 
 def states(table):
@@ -490,3 +501,44 @@ class TestStale:
         assert report.outcome == "done"
         check_searches(table.uri, text="words")
         assert {name: state.column for name, state in states(table).items()} == {"t_idx": "words", "v_idx": "v"}
+
+
+class TestAttemptsAgain:
+    """Builds that failed are tried again when it can help."""
+
+    STARVED = MaintenancePolicy(indices=SEARCH, index_memory=1000)
+
+    @pytest.mark.parametrize("lifted", [{}, {"index_memory": "8GB"}, {"index_memory": 1000, "index_timeout": "1h"}])
+    def test_other_limits_are_tried_at_once(self, tmp_path, lifted):
+        table = fill(tmp_path / "t.lance")
+        assert len(maintain(table, self.STARVED).index_problems) == 2
+        assert "the next one is due at" in maintain(table, self.STARVED).index_problems[0]
+        report = maintain(table, MaintenancePolicy(indices=SEARCH, **lifted))
+        starved = lifted.get("index_memory") == 1000
+        assert [problem.count("index_memory") for problem in report.index_problems] == [1, 1] * starved
+        assert "the next one is due at" not in str(report.index_problems)
+        assert (report.done.get("indices_built", 0), bool(states(table)["v_idx"].failure)) == (2 - 2 * starved, starved)
+
+    @pytest.mark.parametrize("required", [True, False])
+    def test_a_write_that_requires_search_tries_at_once(self, tmp_path, required):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices=SEARCH))
+        fill(tmp_path / "t.lance", 300, 20)
+        assert set(keep_indices(table, self.STARVED).problems) == {"v_idx", "t_idx"}
+        healthy = MaintenancePolicy(indices=SEARCH, index_memory=1000, require_search=required)
+        with unlimited():
+            coverage = keep_indices(table, healthy)
+        assert set(coverage.covered) == ({"v_idx", "t_idx"} if required else set())
+        assert set(coverage.problems) == (set() if required else {"v_idx", "t_idx"})
+
+    def test_an_index_that_the_run_mends_is_no_problem(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices=SEARCH))
+        (index,) = [each for each in table.describe_indices() if each.name == "v_idx"]
+        for file in Path(table.uri, "_indices", str(index.segments[0].uuid)).iterdir():
+            file.write_bytes(file.read_bytes()[:10])
+        fill(tmp_path / "t.lance", 300, 60)
+        report = maintain(table, MaintenancePolicy(indices=SEARCH, require_search=True))
+        assert [action for name, action in work(report) if name == "v_idx"] == ["extend", "rebuild", "measure"]
+        assert (report.outcome, report.index_problems) == ("done", [])
+        check_searches(table.uri)

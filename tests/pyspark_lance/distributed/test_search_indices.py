@@ -1,5 +1,7 @@
 """Declared indices of vectors and text, built in parts on executors; pylance searches and extends them."""
 
+import os
+import time
 from pathlib import Path
 
 import lance
@@ -9,6 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.maintenance import IndexBuilder, MaintenancePolicy, describe_index_health, maintain
+from lance_core.maintenance.search import parts
 from lance_core.maintenance.search.parts import divide
 from pyspark_lance import executor_index_builder
 
@@ -56,9 +59,9 @@ def test_vectors(spark, table, kind):
     report = maintain(table, policy, index_builder=executor_index_builder(spark))
     assert not report.index_problems
     assert report.done["indices_built"] == 1
-    parts = [[0, 1, 2, 3]] if kind == "IVF_HNSW_SQ" else [[0, 1], [2, 3]]
-    assert segments(table) == {"v_idx": parts}
-    assert count_folders(table) == len(parts)
+    fragments = [[0, 1, 2, 3]] if kind == "IVF_HNSW_SQ" else [[0, 1], [2, 3]]
+    assert segments(table) == {"v_idx": fragments}
+    assert count_folders(table) == len(fragments)
     query = np.full(DIMENSIONS, 0.4, np.float32)
     if kind == "IVF_FLAT":
         assert search(table, query) == brute_force(table, query)
@@ -98,7 +101,7 @@ def test_a_part_that_fails_leaves_no_folder(spark, table):
 def test_hosts_without_pylance_are_named_before_a_build(table):
     counts = []
 
-    def run(task, count):
+    def run(task, count, _timeout_s):
         counts.append(count)
         return [("worker-7", None), task(0)]
 
@@ -109,13 +112,42 @@ def test_hosts_without_pylance_are_named_before_a_build(table):
 
 
 def test_an_error_of_spark_costs_the_index_alone(table):
-    def run(_task, _count):
+    def run(_task, _count, _timeout_s):
         raise RuntimeError("Job aborted: ExecutorLostFailure")
 
     policy = MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"}, **KEPT)
     report = maintain(table, policy, index_builder=IndexBuilder(run=run, parallelism=2))
     (problem,) = report.index_problems
     assert "ExecutorLostFailure" in problem
+    assert [*segments(table)] == ["id_idx"]
+
+
+class KilledWorker:
+    """A task that freezes or ends the worker of Spark in which it runs."""
+
+    def __init__(self, way):
+        self.way = way
+
+    def __call__(self, _number):
+        if self.way == "freeze":
+            time.sleep(3600)
+        os._exit(9)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"), [("freeze", "has not ended the job within 3 s"), ("exit", "Python worker exited unexpectedly")]
+)
+def test_a_worker_that_answers_no_more_costs_the_index_alone(spark, table, monkeypatch, way, reason):
+    monkeypatch.setattr(parts, "_LONGEST_START_S", 2)
+    builder = executor_index_builder(spark)
+
+    def run(_task, count, timeout_s):
+        return builder.run(KilledWorker(way), count, timeout_s)
+
+    policy = MaintenancePolicy(indices={"v": "IVF_SQ", "id": "BTREE"}, index_timeout=1, **KEPT)
+    report = maintain(table, policy, index_builder=IndexBuilder(run=run, parallelism=2))
+    (problem,) = report.index_problems
+    assert reason in problem
     assert [*segments(table)] == ["id_idx"]
 
 
