@@ -113,8 +113,8 @@ class Namespace:
 
     @staticmethod
     def parse_id(name: str) -> list[str]:
-        """The parts of an id from its name, in which slashes join them."""
-        return [part.replace("%2F", "/") for part in name.strip("/").split("/")]
+        """The parts of an id from its name, in which slashes join them; a slash in a part is %2F, and a percent %25."""
+        return [part.replace("%2F", "/").replace("%25", "%") for part in name.strip("/").split("/")]
 
     def describe(self, table_id: Sequence[str]) -> tuple[str, dict[str, str]]:
         """The location and the storage options of a table.

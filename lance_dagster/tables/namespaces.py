@@ -117,15 +117,15 @@ def follow_id(location: TableLocation, root: Root, name: str, listing: Listing |
     if root.namespace or not uri.startswith(folder):
         return location
     current = read_listing(root) if listing is None else listing
-    object_id = name.replace("/", catalog.DELIMITER)
+    object_id = catalog.DELIMITER.join(catalog.Namespace.parse_id(name))
     path = current.tables.get(object_id)
     if path is not None:
         return replace(location, uri=catalog.uri_below(root.root_uri, path))
     ids = {
         each for each, path in current.tables.items() if canonical_uri(catalog.uri_below(root.root_uri, path)) == uri
     }
-    # A key has slashes of an id as %2F, and a suffix where another asset has the name.
-    if not ids.isdisjoint({unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}):
+    # A key is escaped as the folder of its table can be, and has a suffix where another asset has the name.
+    if not ids.isdisjoint({object_id, unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}):
         return location
     is_own_folder = unquote(uri.removeprefix(folder)) in (unquote(name), unquote(name) + catalog.SUFFIX)
     is_taken_away = ids or (current.is_kept and not (is_own_folder and uri.endswith(catalog.SUFFIX)))

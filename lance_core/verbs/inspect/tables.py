@@ -238,14 +238,14 @@ def _find(
 
 def _path_of_id(object_id: str, location: str, plain_path: str) -> str:
     """The path of a table by an id: that of its folder, if the id names the folder, else the parts of the id."""
-    if location == object_id.replace(DELIMITER, "/") + SUFFIX:
+    if location == object_id.replace(DELIMITER, "/") + SUFFIX and {"/", "%"}.isdisjoint(object_id):
         return plain_path
     return _path_of_parts(object_id.split(DELIMITER))
 
 
 def _path_of_parts(parts: Iterable[str]) -> str:
     """The path of an id, whose name is the id: that of `x.lance` is not that of `x`."""
-    path = "/".join(part.replace("/", "%2F") for part in parts)
+    path = "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
     return path + SUFFIX if path.endswith(SUFFIX) else path
 
 

@@ -363,12 +363,26 @@ def test_ids_with_line_breaks_are_found_where_pylance_has_their_tables(spaces):
     assert values == {"shop/ab": [0], "shop/a\nb": [1], "shop/a\t\rb": [2]}
 
 
-def test_ids_with_slashes_have_paths_of_their_own(tmp_path):
-    root = str(tmp_path / "lake")
-    Namespace(root).create("other", 1)
-    for number, object_id in enumerate(("x$a/b", "x$a$b")):
-        location = f"folder{number}"
-        lance_core.write_dataset({"a": [number]}, f"{root}/{location}")
-        catalog.register(root, object_id, location)
-    assert lance_core.list_tables(root) == ["other.lance", "x/a%2Fb", "x/a/b"]
-    assert {table.path: table.object_id for table in maintenance.find_tables(root)}["x/a%2Fb"] == "x$a/b"
+def test_ids_with_slashes_and_percent_signs_have_paths_of_their_own(tmp_path):
+    """Through the root and a service; a path names the table to the command."""
+    spaces = Namespace(str(tmp_path / "lake"))
+    ids = [["x", "a/b"], ["x", "a%2Fb"], ["x", "a%252Fb"], ["x", "50%"], ["x%2Fa", "b"], ["x", "a", "b"]]
+    for above in (["x"], ["x", "a"], ["x%2Fa"]):
+        spaces.call("create_namespace", above)
+    for number, parts in enumerate(ids):
+        spaces.create(parts, number)
+    lance_core.write_dataset({"a": [6]}, f"{spaces.root}/y/a%2Fb.lance")
+    catalog.register(spaces.root, "y$a%2Fb", "y/a%2Fb.lance")
+    paths = ["x/a%2Fb", "x/a%252Fb", "x/a%25252Fb", "x/50%25", "x%252Fa/b", "x/a/b", "y/a%252Fb"]
+    with rest_service(spaces.root) as service:
+        for place in ({"root_uri": spaces.root}, {"namespace": service}):
+            tables = maintenance.find_tables(**place)
+            values = {table.name: lance_core.dataset(table.uri).to_table()["a"].to_pylist() for table in tables}
+            assert values == {path: [number] for number, path in enumerate(paths)}
+            assert {"$".join(catalog.Namespace.parse_id(table.name)) for table in tables} == set(
+                catalog.read_listing(spaces.root).tables
+            )
+        shown = CliRunner().invoke(cli, ["info", "x/a%252Fb", "--namespace", json.dumps(service), "--json"])
+        assert json.loads(shown.output)["uri"] == catalog.uri_below(
+            spaces.root, catalog.read_listing(spaces.root).tables["x$a%2Fb"]
+        )

@@ -343,6 +343,27 @@ def test_external_assets_follow_their_ids(lake, spaces):
     assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
 
 
+def test_external_assets_of_ids_with_slashes_and_percent_signs_follow_their_ids(lake, spaces):
+    spaces.call("create_namespace", "shop")
+    ids = [["shop", name] for name in ("a/b", "a%2Fb", "50%", "a%252Fb")]
+    for number, parts in enumerate(ids):
+        spaces.create(parts, number)
+    specs, root = lance_external_assets(lake.root), LanceTableResource(root_uri=lake.root).table_root
+    names = ["shop/a%2Fb", "shop/a%252Fb", "shop/50%25", "shop/a%25252Fb", "top"]
+    assert {spec.key.to_user_string() for spec in specs} == set(names)
+
+    def values():
+        tables = {spec.key.to_user_string(): root.open_or_none(spec) for spec in specs}
+        return [tables[name] and tables[name].to_table()["a"].to_pylist() for name in names]
+
+    assert values() == [[0], [1], [2], [3], [0]]
+    spaces.call("deregister_table", ids[1])
+    spaces.create(ids[1], 9)
+    assert values() == [[0], [9], [2], [3], [0]]
+    spaces.call("deregister_table", ids[1])
+    assert values() == [[0], None, [2], [3], [0]]
+
+
 def test_an_external_asset_whose_id_was_deregistered_fails(lake, spaces):
     """Tables in plain folders, and those whose keys differ from their ids, are read all the same."""
     spaces.create(["shop", "orders"], 1)
