@@ -85,7 +85,9 @@ class Namespace:
         self._key: dict[str, Any]
         if isinstance(source, Mapping):
             properties = {str(name): str(value) for name, value in source.items()}
-            self._key, self._client = {"namespace": properties}, _connect(json.dumps(properties, sort_keys=True))
+            # Of a root that was removed and made again, a client of pylance would look for the old files.
+            connect = _connect.__wrapped__ if properties.get("impl") == "dir" else _connect
+            self._key, self._client = {"namespace": properties}, connect(json.dumps(properties, sort_keys=True))
             self._label = f"the namespace {properties['impl']}"
         else:
             token = next((name for name, client in _clients.items() if client is source), uuid.uuid4().hex)

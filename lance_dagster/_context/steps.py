@@ -340,9 +340,7 @@ def known_assets(
     return [(key, metadata or {}, partitions_def) for key, metadata, partitions_def in defined]
 
 
-def is_external_asset(
-    context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
-) -> bool | None:
+def is_external_asset(context: AnyContext, asset_key: dg.AssetKey) -> bool | None:
     """Whether the code location has an asset but does not materialize it; None if the asset is not known."""
     asset = find_asset(graph_of(context), asset_key)
     return None if asset is None else not asset.is_materializable

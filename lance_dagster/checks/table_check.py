@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context.runs import running_step
-from lance_dagster._context.steps import facts_of
+from lance_dagster._context.steps import facts_of, is_external_asset
 from lance_dagster.health.policy import parse_age
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.tables.branch_policy import tag_run_with_branch
@@ -98,7 +98,7 @@ def describe_missing_table(
 ) -> Finding:
     """Return what is said of a missing table.
 
-    A check that only warns passes if the asset was never materialized.
+    A check that only warns passes if the asset was never materialized, unless others write its table.
 
     Args:
         context: The context of the check.
@@ -106,14 +106,17 @@ def describe_missing_table(
         severity: The severity of a failed check; with ERROR the check always fails without a table.
     """
     event = context.instance.get_latest_materialization_event(ref.key)
-    if event is None:
+    is_external = event is None and is_external_asset(context, ref.key)
+    if is_external:
+        said = "there is no table: those who write it have dropped or renamed it, or have not created it yet"
+    elif event is None:
         said = "there is no table yet: the asset was never materialized"
     else:
         said = (
             f"the table no longer exists: run {event.run_id} materialized the asset. Put the table back, "
             "materialize the asset again, or wipe its materializations in Dagster"
         )
-    return Finding(event is None and severity is dg.AssetCheckSeverity.WARN, said)
+    return Finding(event is None and not is_external and severity is dg.AssetCheckSeverity.WARN, said)
 
 
 def parse_limit(max_age: str | timedelta, least: timedelta = timedelta.resolution) -> timedelta:

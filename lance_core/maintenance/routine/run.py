@@ -72,7 +72,7 @@ def run_step(
     except Exception as error:
         if was_dropped(open_table):
             log.info("%s: the table was dropped during the run", plan.table)
-            return replace(report, was_dropped=True)
+            return replace(report, was_dropped=True, error=None)
         log.exception("%s: %s failed", plan.table, step)
         report = report.failed(step, error)
     return replace(report, seconds=report.seconds + time.monotonic() - started)

@@ -6,6 +6,7 @@ Also turns all kinds of input rows (tables, readers, frames, lists of dicts) int
 from __future__ import annotations
 
 import copy
+import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
@@ -15,8 +16,9 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
+from lance_core.commit.versions import reject_dropped_dataset
 from lance_core.encoding.repeat import Choices
-from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, StoreError, UnsupportedError
 from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
@@ -244,9 +246,18 @@ class FragmentWriter:
         Args:
             pending: Waits until the files are durable; None if they must be durable when this method returns.
             requests: Whether `pending` may wait for requests to object storage as well as for a disk.
+
+        Raises:
+            DatasetNotFoundError: The dataset was dropped during the write.
         """
-        in_background = pending is not None and (requests or not self._choose_target().store.put_is_a_request)
-        self._end_file(is_last=True, in_background=in_background)
+        target = self._choose_target()
+        in_background = pending is not None and (requests or not target.store.put_is_a_request)
+        try:
+            self._end_file(is_last=True, in_background=in_background)
+        except StoreError as error:
+            if error.errno == errno.ENOENT and target.base_id is None:
+                reject_dropped_dataset(target.store)
+            raise
         waiting = self._pending
         if pending is not None:
             pending.take(waiting)

@@ -4,6 +4,7 @@ import datetime as dt
 import http.server
 import json
 import pickle
+import shutil
 import sys
 import threading
 import time
@@ -73,6 +74,32 @@ def test_a_directory_namespace_is_a_client_as_well(spaces):
     assert lance_core.dataset(**named, version=1).count_rows() == 1
     impl = {"impl": "dir", "root": spaces.root}
     assert lance_core.dataset(namespace_client=impl, table_id=["shop", "eu", "new"]).count_rows() == 1
+
+
+def test_a_directory_that_was_removed_and_made_again_is_read(spaces):
+    """In one process; a client of pylance keeps what it read of the old one."""
+    place = {"namespace_client": {"impl": "dir", "root": spaces.root}, "table_id": ["shop", "orders"]}
+    assert lance_core.dataset(**place).count_rows() == 1
+    shutil.rmtree(spaces.root)
+    again = Namespace(spaces.root)
+    again.call("create_namespace", "shop")
+    again.create("shop.orders", 7)
+    assert lance_core.dataset(**place).to_table()["a"].to_pylist() == [7]
+    assert len(maintenance.find_tables(namespace=place["namespace_client"])) == 1
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_write_says_that_its_new_table_was_dropped_meanwhile(service, spaces, is_declared):
+    def batches():
+        yield pa.record_batch({"a": [5]})
+        spaces.call("drop_table", "shop.late")
+        yield pa.record_batch({"a": [6]})
+
+    if is_declared:
+        spaces.call("declare_table", "shop.late")
+    rows = pa.RecordBatchReader.from_batches(pa.schema({"a": pa.int64()}), batches())
+    with pytest.raises(DatasetNotFoundError, match="the dataset was dropped after it was opened"):
+        lance_core.write_dataset(rows, namespace_client=service, table_id=["shop", "late"])
 
 
 def test_all_ids_are_listed_page_by_page(service, spaces, monkeypatch):

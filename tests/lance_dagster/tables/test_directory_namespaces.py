@@ -390,6 +390,21 @@ def test_an_external_asset_whose_id_was_deregistered_fails(lake, spaces):
     assert "(asset shop/orders) has no table at namespace:/shop/orders" in errors(failed)
 
 
+def test_a_check_of_an_external_asset_fails_where_others_dropped_the_table(lake, spaces):
+    spaces.call("create_namespace", "shop")
+    spaces.create("shop.orders", 1)
+    resources = {"io_manager": lake.manager()}
+    specs, checks = lance_external_assets(lake.root), build_lance_health_checks(root=lake.root)
+    spaces.call("drop_table", "shop.orders")
+    defs = dg.Definitions(assets=[*specs], asset_checks=checks, resources=resources)
+    result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=lake.instance, raise_on_error=False
+    )
+    said = {(one.asset_key.path[-1], one.passed, one.description[:19]) for one in result.get_asset_check_evaluations()}
+    assert ("orders", False, "there is no table: ") in said
+    assert ("orders", True, "there is no table: ") not in said
+
+
 def test_an_id_of_a_plain_folder_is_read_under_its_own_name_alone(lake, spaces):
     spaces.call("create_namespace", "arch")
     rename(spaces, "top", "arch.f")
@@ -427,6 +442,24 @@ def test_a_run_names_its_rows_where_the_id_was_taken_away_meanwhile(lake, spaces
         result = lake.run(late, fails=True, **({"namespace": service} if is_service else {}))
     assert f"committed to {location}, but the table shop.orders was dropped or renamed" in errors(result)
     assert lance.dataset(location).to_table()["a"].to_pylist() == [5]
+
+
+@pytest.mark.parametrize("is_service", [False, True])
+def test_a_run_says_that_its_new_table_was_dropped_meanwhile(lake, spaces, is_service):
+    def batches():
+        yield pa.record_batch({"a": [5]})
+        spaces.call("drop_table", "shop.orders")
+        yield pa.record_batch({"a": [6]})
+
+    @dg.asset(key=["shop", "orders"])
+    def late():
+        return pa.RecordBatchReader.from_batches(pa.schema({"a": pa.int64()}), batches())
+
+    with rest_service(lake.root) as service:
+        result = lake.run(late, fails=True, **({"namespace": service} if is_service else {}))
+    assert "the dataset was dropped after it was opened" in errors(result)
+    lake.run(orders)
+    assert spaces.rows(lance, "shop.orders") == [1, 2]
 
 
 def test_a_write_begins_no_table_that_others_would_confuse(lake, spaces):
