@@ -199,9 +199,17 @@ class OutcomeUnknownError(StoreError):
 
 
 class FailedRowsError(LanceError):
-    """A function of the user failed on more rows than allowed; what it returned for the others is committed."""
+    """A function of the user failed on more rows than allowed; what it returned for the others is committed.
+
+    Attributes:
+        result: The `ComputeResult` of the run.
+    """
 
     code = "failed-rows"
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class MaintenanceFailedError(LanceError):

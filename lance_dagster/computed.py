@@ -46,6 +46,7 @@ class RowsToCompute:
         code_version: Its version.
         attempt: The run, which the table of failed rows names.
         progress: Called after each call of the function.
+        observe: Reports entries as an observation of the asset.
         options: Further arguments of `LanceDataset.compute_columns`.
         engine: "process" or "spark".
         cost_per_row: What a call costs for each row; None if that is not known.
@@ -58,6 +59,7 @@ class RowsToCompute:
     code_version: str
     attempt: str
     progress: "Callable[[ComputeProgress], object]"
+    observe: Callable[[Mapping[str, Any]], object]
     options: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "process"
     cost_per_row: float | None = None
@@ -137,7 +139,7 @@ def computed_columns(  # noqa: PLR0913 - each is a choice of its own, by keyword
         raise ValueError('engine="spark" calls the function in the processes of its executors: leave out processes')
     options = {name: value for name, value in locals().items() if name in _OPTIONS}
     ref = None if isinstance(table, str) and "." in table else table_ref(table)
-    asset_options["deps"] = [*asset_options.get("deps", ()), *([] if ref is None else [ref.key])]
+    asset_options["deps"] = [*(asset_options.get("deps") or ()), *([] if ref is None else [ref.key])]
     asset_options["metadata"] = {
         **(metadata or {}),
         "lance/write_mode": "columns",
@@ -178,6 +180,7 @@ def _build_asset(
             function=functools.partial(function, **resources) if resources else function,
             attempt=context.run_id,
             progress=_report_progress(context),
+            observe=functools.partial(_observe, context),
             options={**options, "retry_failed": config.retry_failed},
             **facts,
         )
@@ -220,19 +223,18 @@ def _make_resource(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _report_progress(context: dg.AssetExecutionContext) -> "Callable[[ComputeProgress], None]":
-    """Report the progress as observations of the asset, some times a minute, and failed rows at the end."""
+    """Report the progress as observations of the asset, some times a minute."""
     reported = [time.monotonic()]
 
     def report(progress: "ComputeProgress") -> None:
-        has_failed = bool(progress.rows_failed) and progress.rows_done == progress.rows_due
-        if time.monotonic() - reported[0] < _SECONDS and not has_failed:
+        if time.monotonic() - reported[0] < _SECONDS:
             return
         reported[0] = time.monotonic()
         entries = {
             "lance/rows_done": progress.rows_done,
             "lance/rows_left": progress.rows_due - progress.rows_done,
             "lance/rows_failed": progress.rows_failed,
-            "lance/rows_per_second": progress.rows_done / max(progress.seconds, 1e-9),
+            "lance/rows_per_second": progress.rows_per_second,
         }
         _observe(context, entries)
 
@@ -240,8 +242,6 @@ def _report_progress(context: dg.AssetExecutionContext) -> "Callable[[ComputePro
 
 
 def _observe(context: dg.AssetExecutionContext, entries: Mapping[str, Any]) -> None:
-    """Report an observation of the asset at once; events of a step appear at its end."""
+    """Report an observation of the asset, which Dagster stores at once."""
     partition = context.partition_key if context.has_partition_key else None
-    context.instance.report_runless_asset_event(
-        dg.AssetObservation(context.asset_key, metadata=entries, partition=partition)
-    )
+    context.log_event(dg.AssetObservation(context.asset_key, metadata=entries, partition=partition))

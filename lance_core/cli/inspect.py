@@ -30,9 +30,9 @@ from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_summary import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
-from lance_core.verbs.columns.compute.computation import Record, list_computations
+from lance_core.verbs.columns.compute.computation import list_computations
 from lance_core.verbs.columns.compute.due import count_due_rows
-from lance_core.verbs.columns.compute.estimates import DueRows
+from lance_core.verbs.columns.compute.results import list_staged_computations
 from lance_core.verbs.scan.read_fragment import with_all_row_counts
 
 _RUN_KEY = re.compile(r"\w+\.run_id")
@@ -171,15 +171,15 @@ def schema(dataset: LanceDataset, output: CommandOutput) -> None:
 def columns(dataset: LanceDataset, output: CommandOutput) -> None:
     """List computed columns and their due rows.
 
-    The code version is that of the newest run; a run by another one computes all rows. Seconds and cost are those of
-    the due rows, by the last runs.
+    The code version and the inputs are those of the newest run that committed, on a branch before it began; a run by
+    another code version computes all rows. Seconds and cost are those of the due rows that are not staged, by the last
+    runs.
     """
     rows = []
-    for computation in list_computations(dataset.snapshot):
-        record = Record.read(dataset.snapshot, computation.name)
-        counts = count_due_rows(dataset.snapshot, computation, record, None, retry_failed=True)
-        failed = counts.pop("failed", 0)
-        due = DueRows(counts, dataset.snapshot, computation.name)
+    listed = {each.name: each for each in list_staged_computations(dataset.snapshot)}
+    for _, computation in sorted((listed | {each.name: each for each in list_computations(dataset.snapshot)}).items()):
+        due = count_due_rows(dataset.snapshot, computation, None, retry_failed=False)
+        failed = count_due_rows(dataset.snapshot, computation, None, retry_failed=True).get("failed", 0)
         rows.append({
             "name": computation.name,
             "columns": computation.columns.names,
@@ -188,11 +188,12 @@ def columns(dataset: LanceDataset, output: CommandOutput) -> None:
             "failed": failed,
             "due": due.total,
             "share": round(due.share, 4),
-            "seconds": None if due.seconds_per_row is None else round(due.total * due.seconds_per_row, 3),
-            "cost": None if due.cost_per_row is None else round(due.total * due.cost_per_row, 6),
+            "staged": due.staged,
+            "seconds": due.seconds,
+            "cost": due.cost,
             **due,
         })  # fmt: skip
-    reasons = ["due", "share", "new", "inputs changed", "code changed", "failed"]
+    reasons = ["due", "share", "new", "inputs changed", "code changed", "failed", "staged"]
     output.rows(rows, ["name", "columns", "inputs", "code_version", *reasons, "seconds", "cost"])
 
 

@@ -3,7 +3,8 @@
     _failed/<name>.lance, beside the table    branch, row_id, key, inputs, code_version, error, failed_at, attempt
 
 A row is in that table until a call succeeds on it. Row ids are those of the branch: rows that it added get others by a
-promotion.
+promotion. Rows that failed on a branch and were promoted are main's by the next run on main, which finds them by the
+digest of their inputs, and removes the rows of deleted branches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import primary_key
 from lance_core.store import uri_below
 from lance_core.verbs.columns.compute.calls import Calls, open_caller
-from lance_core.verbs.columns.compute.computation import Computation, Record
+from lance_core.verbs.columns.compute.computation import Computation
 from lance_core.verbs.columns.compute.due import count_due_rows
 from lance_core.verbs.columns.compute.estimates import DueRows, show_progress
 from lance_core.verbs.columns.compute.lease import LEASE_SECONDS, OnRunning, hold_lease
@@ -166,7 +167,7 @@ class ComputeVerbs(Handle):
                 with hold_lease(self._store, name, on_running, lease_seconds) as lease:
                     self.checkout_latest()
                     if not lease.beside:
-                        log.remove_old()
+                        log.update()
                     run = Run(
                         snapshot=self.snapshot, computation=computation.in_recorded_order(self._manifest),
                         calls=calls, pace=pace, where=where,
@@ -208,7 +209,8 @@ class ComputeVerbs(Handle):
 
         Returns:
             Rows by reason: "new", "inputs changed", "code changed", "failed"; reasons without rows are left out. Its
-            attributes are the share of the table, and the seconds and the cost of a row in the last runs.
+            attributes are the share of the table, how many of them are staged, and the seconds and the cost of the
+            others by the last runs.
 
         Raises:
             UnsupportedError: The table has no stable row ids.
@@ -223,9 +225,7 @@ class ComputeVerbs(Handle):
         """
         computation = _describe_computation(name, inputs, columns, code_version).in_recorded_order(self._manifest)
         computation.check(self._manifest, self._uri)
-        record = Record.read(self.snapshot, name)
-        counts = count_due_rows(self.snapshot, computation, record, where, retry_failed=retry_failed)
-        return DueRows(counts, self.snapshot, name)
+        return count_due_rows(self.snapshot, computation, where, retry_failed=retry_failed)
 
 
 def _describe_computation(name: str, inputs: Sequence[str] | str, columns: pa.Schema, code_version: str) -> Computation:
@@ -264,21 +264,37 @@ class _FailureLog:
         if len(present):  # `np.isin` looks at all ids
             self._remove(table, np.setdiff1d(present[np.isin(present, ids)], failed_ids))
         if failed:
-            table.merge_insert(["branch", "row_id"]).when_matched_update_all().when_not_matched_insert_all().execute(
-                self._describe(failed)
-            )
+            self._merge(table, self._describe(failed))
 
-    def remove_old(self) -> None:
-        """Remove rows that were deleted, or restored with a cell, since they failed; no other run may go on."""
+    def update(self) -> None:
+        """Remove rows that were deleted, or restored with a cell, since they failed; no other run may go on.
+
+        On main, rows that were promoted are added, and those of deleted branches are removed.
+        """
         table, present = self._open()
-        if not len(present):
-            return
         rows, name = cast("Any", self.dataset), self.computation.state_name
-        failed_ids = np.zeros(0, np.uint64)
+        is_other = pc.field("branch") != self._branch
+        failed_elsewhere = [] if table is None or rows.branch else table.to_table(filter=is_other).to_pylist()
+        if not len(present) and not failed_elsewhere:
+            return
+        digests: dict[int, int] = {}
         if name in rows.schema.names:
-            is_failed = pc.field("_rowid").isin(pa.array(present)) & pc.field((name, "failed"))
-            failed_ids = rows.to_table(["_rowid"], filter=is_failed)["_rowid"].to_numpy()
-        self._remove(table, np.setdiff1d(present, failed_ids))
+            is_failed = pc.field((name, "failed"))
+            scope = is_failed if failed_elsewhere else pc.field("_rowid").isin(pa.array(present)) & is_failed
+            cells = rows.to_table(["_rowid", name], filter=scope).to_pylist()
+            digests = {row["_rowid"]: row[name]["inputs"] for row in cells}
+        self._remove(table, np.setdiff1d(present, np.array([*digests], np.uint64)))
+        if failed_elsewhere:
+            entries = {row["inputs"]: {**row, "branch": self._branch} for row in failed_elsewhere}
+            ids = [i for i in digests.keys() - set(present.tolist()) if digests[i] in entries]
+            if ids:
+                keys = zip(ids, self._read_keys(ids), strict=True)
+                promoted = [{**entries[digests[i]], "row_id": i, "key": key} for i, key in keys]
+                self._merge(table, pa.Table.from_pylist(promoted, FAILED_ROWS))
+            table.delete(is_other & ~pc.field("branch").isin([*rows.branches.list()]))
+
+    def _merge(self, table: Any, rows: pa.Table) -> None:
+        table.merge_insert(["branch", "row_id"]).when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
     def _open(self) -> tuple[Any, npt.NDArray[np.uint64]]:
         """The table, None if there is none, and the row ids that it has of the branch."""

@@ -21,7 +21,7 @@ from lance_dagster.events.table_log import read_recent_versions, render_table_lo
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
-from lance_dagster.tables.event_keys import COMMIT
+from lance_dagster.tables.event_keys import COMMIT, RUN_ENTRIES
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.names import plain_metadata
 
@@ -134,13 +134,13 @@ def build_lineage_entries(
 def partition_entries(
     entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]
 ) -> dict[str, Any]:
-    """The entries of a write, with `rows_written` in `lance/commit` if it is not the number of a single partition.
+    """The entries of a write, with the figures of the run in `lance/commit` if they are not those of one partition.
 
     A merge into several partitions does not count rows by partition; `lance/commit` is about the whole commit.
     """
-    if len(keys) <= 1 or result.slice_rows or "lance/rows_written" not in entries:
+    if len(keys) <= 1 or result.slice_rows:
         return dict(entries)
-    return {f"{COMMIT}/rows_written" if key == "lance/rows_written" else key: entries[key] for key in entries}
+    return {key.replace("lance", COMMIT) if key in RUN_ENTRIES else key: value for key, value in entries.items()}
 
 
 def build_entries_by_partition(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import FailedRowsError, UnsupportedError
@@ -30,7 +31,7 @@ class ComputedHandler(LanceTypeHandler):
         return pa.schema([pa.field("_rowid", pa.uint64()), *computed])
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult:
-        """Compute the cells that are due, in as many commits as the asset asks for.
+        """Compute the cells that are due, in as many commits as the asset asks for; a failed run is observed.
 
         Raises:
             Failure: The function failed on more rows than allowed, which a retry would not change; what
@@ -38,7 +39,7 @@ class ComputedHandler(LanceTypeHandler):
         """
         dataset = reopen_base(request)
         failures_uri = below_root(request.table.root_uri, f"{FAILED_FOLDER}/{self._name(value)}.lance")
-        begun = time.monotonic()
+        begun, failure = time.monotonic(), None
         try:
             done = dataset.compute_columns(
                 value.function,
@@ -53,18 +54,26 @@ class ComputedHandler(LanceTypeHandler):
                 **value.options,
             )
         except FailedRowsError as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
+            done, failure = error.result, error
+        state = self.arrow_schema(value).names[-1]
+        is_failed = pc.field((state, "failed"))
+        scope = is_failed if request.scope is None else is_failed & request.scope
+        standing = dataset.count_rows(scope) if state in dataset.schema.names else 0
         entries: dict[str, Any] = {
             **describe_due_rows(done.rows_due, dataset),
             "lance/rows_failed": done.rows_failed,
+            "lance/rows_failed_standing": standing,
             "lance/rows_staged_before": done.rows_staged_before,
             "lance/calls": done.calls,
             "lance/seconds": round(time.monotonic() - begun, 3),
         }
-        if done.rows_failed:
+        if done.rows_failed or standing:
             entries["lance/failed_rows"] = failures_uri
         if value.cost_per_row is not None:
             entries["lance/cost"] = done.rows_called * value.cost_per_row
+        if failure is not None:
+            value.observe(entries)
+            raise dg.Failure(str(failure), allow_retries=False) from failure
         result = lance_core.ColumnsResult(
             version=done.version,
             read_version=done.read_version,
@@ -79,11 +88,11 @@ class ComputedHandler(LanceTypeHandler):
         """The entries about the rows that `write` would compute, which nothing is called for."""
         dataset = reopen_base(request)
         due = dataset.count_due_rows(**self._arguments(value, request), retry_failed=value.options["retry_failed"])
-        entries = describe_due_rows(due, dataset)
-        if due.seconds_per_row is not None:
-            entries["lance/expected_seconds"] = round(due.total * due.seconds_per_row, 3)
+        entries = describe_due_rows(due, dataset) | {"lance/staged": due.staged}
+        if due.seconds is not None:
+            entries["lance/expected_seconds"] = due.seconds
         if value.cost_per_row is not None:
-            entries["lance/expected_cost"] = due.total * due.calls_per_row * value.cost_per_row
+            entries["lance/expected_cost"] = (due.total - due.staged) * due.calls_per_row * value.cost_per_row
         return entries
 
     def _arguments(self, value: Any, request: WriteRequest) -> dict[str, Any]:

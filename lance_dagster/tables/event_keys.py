@@ -7,6 +7,24 @@ from typing import Final
 COMMIT: Final = "lance/commit"
 """The entry of an event with all entries that are not at the top, by their names without prefix."""
 
+RUN_ENTRIES: Final = (
+    "lance/rows_written",
+    "lance/due",
+    "lance/rows_due",
+    "lance/due_share",
+    "lance/due_new",
+    "lance/due_inputs_changed",
+    "lance/due_code_changed",
+    "lance/due_failed",
+    "lance/rows_failed",
+    "lance/rows_failed_standing",
+    "lance/rows_staged_before",
+    "lance/calls",
+    "lance/seconds",
+    "lance/cost",
+)
+"""The entries about a whole run, which are in `lance/commit` of the events of several partitions."""
+
 TOP_ENTRIES: Final = (
     # what happened
     "lance/replaced_attempt",
@@ -24,20 +42,8 @@ TOP_ENTRIES: Final = (
     # rows and bytes; the first is in events of partitions only
     "dagster/partition_row_count",
     "dagster/row_count",
-    "lance/rows_written",
-    "lance/due",
-    "lance/rows_due",
-    "lance/due_share",
-    "lance/due_new",
-    "lance/due_inputs_changed",
-    "lance/due_code_changed",
-    "lance/due_failed",
-    "lance/rows_failed",
+    *RUN_ENTRIES,
     "lance/failed_rows",
-    "lance/rows_staged_before",
-    "lance/calls",
-    "lance/seconds",
-    "lance/cost",
     "dagster/size_bytes",
     "lance/deleted_fraction",
     "lance/changes",

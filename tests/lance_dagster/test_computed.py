@@ -139,6 +139,25 @@ def test_partitions(root, calls):
     assert len(calls) == 4
 
 
+def test_a_run_of_several_partitions_has_its_figures_once(root):
+    """In `lance/commit`, which is about the whole run: charts of a partition have the figures of its own runs alone."""
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def daily(context) -> pa.Table:
+        return pa.table({"day": list(context.partition_keys), "text": list(context.partition_keys)})
+
+    sizes = sized(table=daily, partitions_def=DAYS, metadata={"partition_expr": "day"}, cost_per_row=1)
+    tags = {"dagster/asset_partition_range_start": "mon", "dagster/asset_partition_range_end": "tue"}
+    events = run(root, daily, sizes, tags=tags).asset_materializations_for_node("photo_sizes")
+    assert {event.partition for event in events} == {"mon", "tue"}
+    for event in events:
+        figures = event.metadata["lance/commit"].value
+        assert (figures["due"], figures["due_new"], figures["calls"], figures["cost"]) == (2, 2, 1, 2)
+        assert not {"lance/due", "lance/rows_due", "lance/calls", "lance/cost"} & set(event.metadata)
+    alone = run(root, daily, sizes, selection=[sizes], partition_key="mon")
+    assert entries(alone, sizes)["lance/due"] == 0
+
+
 def test_failed_rows(root, calls):
     @dg.asset
     def poisoned() -> pa.Table:
@@ -252,11 +271,17 @@ def test_failed_rows_are_observed(root):
     def poisoned() -> pa.Table:
         return pa.table({"id": [1, 2], "text": ["a", "poison"]})
 
-    sizes = sized(table=poisoned)
+    sizes = sized(table=poisoned, cost_per_row=0.5, deps=None)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert not run(root, poisoned, sizes, instance=instance, raise_on_error=False).success
+        failed = run(root, poisoned, sizes, instance=instance, raise_on_error=False)
+        assert not failed.success
         (entry,) = observations(instance)
-        assert (entry["lance/rows_failed"], entry["lance/rows_left"]) == (1, 0)
+        assert (entry["lance/rows_failed"], entry["lance/rows_failed_standing"], entry["lance/due_new"]) == (1, 1, 2)
+        assert (entry["lance/calls"], entry["lance/cost"]) == (3, 0.5 * (2 + 1 + 1))
+        (record,) = instance.fetch_observations(sizes.key, limit=5).records
+        assert record.run_id == failed.run_id
+        again = entries(run(root, poisoned, sizes, instance=instance, selection=[sizes]), sizes)
+        assert (again["lance/rows_failed"], again["lance/rows_failed_standing"], again["lance/cost"]) == (0, 1, 0)
     allowed = entries(run(root, poisoned, sized(table=poisoned, max_failed_rows=1, code_version="2")), sized())
     assert allowed["lance/failed_rows"].endswith("/_failed/photo_sizes.lance")
 

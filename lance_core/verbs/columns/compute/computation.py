@@ -6,12 +6,14 @@
                           read      the version in which the inputs were read; on a branch the fork version
                           failed    whether the function failed on the row, whose cells are null then
     watermark `computed.<name>`, its part "rows"
-                        {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11, "checked": [11, 40, [1]]}
+                        {"code": "...", "settled": 7, "own": [[3, 5], [9, 9]], "last": 11, "checked": [11, 40, [1]],
+                         "inputs": ["..."]}
                           settled   a version in which no row of the table was due; 0 for none
                           own       versions that changed no input: commits of cells, and those whose rows were compared
                           last      the version for which the newest commit of cells was made
                           checked   a version, its highest fragment id, and the ids of the inputs: in fragments up to
                                     there, files that have inputs and cells belong together (`input_files`)
+                          inputs    those of the newest commit of cells, in the order in which they are digested
                         its other parts: those of runs beside others, until a later run joins them with its own
 
 The cells and their record move together: with updates, compaction, promotion, restore and undo, by either library. The
@@ -183,10 +185,9 @@ def list_computations(snapshot: Snapshot) -> list[Computation]:
         inputs = [json.loads(field.metadata[_INPUTS_KEY]) for field in members if field.name == _state_name(name)]
         columns = [field for field in members if field.name != _state_name(name)]
         if inputs and columns:  # a user may have dropped a column
-            code = Record.read(snapshot, name).code or _read_newest_code(snapshot, name)
-            computations.append(
-                Computation(name=name, inputs=tuple(inputs[0]), columns=pa.schema(columns), code_version=code)
-            )
+            record = Record.read(snapshot, name)
+            code, names = record.code or _read_newest_code(snapshot, name), record.inputs or tuple(inputs[0])
+            computations.append(Computation(name=name, inputs=names, columns=pa.schema(columns), code_version=code))
     return computations
 
 
@@ -222,6 +223,7 @@ class Record:
         parts: The records of runs beside others, by part of the watermark: code version and position.
         last: The version for which the newest commit of cells was made; None for none.
         checked: A version, its highest fragment id, and the ids of the inputs, for which all fragments were checked.
+        inputs: The inputs of the newest commit; empty for those that the column was created with.
         position: The watermark as it is stored; None for none.
     """
 
@@ -232,6 +234,7 @@ class Record:
     parts: tuple[tuple[str, str, str], ...] = ()
     last: int | None = None
     checked: tuple[int, int, tuple[int, ...]] | None = None
+    inputs: tuple[str, ...] = ()
     position: str | None = None
 
     @classmethod
@@ -257,9 +260,10 @@ class Record:
         return cls(
             code=stored["code"],
             settled=stored["settled"],
-            own_versions=frozenset(versions | _find_own(snapshot, name, position, stored["last"])),
+            own_versions=frozenset(versions | find_own(snapshot, name, position, stored["last"])),
             last=stored["last"],
             checked=None if stored["checked"] is None else (*stored["checked"][:2], tuple(stored["checked"][2])),
+            inputs=tuple(stored.get("inputs", ())),
             position=position,
         )
 
@@ -267,6 +271,7 @@ class Record:
         self,
         *,
         code: str,
+        inputs: tuple[str, ...],
         settled: int,
         version: int,
         compared: frozenset[int],
@@ -276,6 +281,7 @@ class Record:
 
         Args:
             code: The code version of the cells.
+            inputs: The inputs, in the order in which they are digested.
             settled: A version in which no row is due once the cells are committed; 0 for none.
             version: The version for which the cells were computed.
             compared: Versions that changed no input, as all their rows were compared.
@@ -283,11 +289,11 @@ class Record:
         """
         record = replace(
             self, code=code, settled=settled, own_versions=self.own_versions | compared, last=version,
-            checked=checked or self.checked,
+            checked=checked or self.checked, inputs=inputs,
         )  # fmt: skip
         ranges = to_ranges(record.own_versions)
         stored = {"code": code, "settled": settled, "own": ranges, "last": version, "checked": record.checked}
-        return replace(record, position=json.dumps(stored, separators=(",", ":")))
+        return replace(record, position=json.dumps(stored | {"inputs": inputs}, separators=(",", ":")))
 
     def move_from(self, before: Record, name: str, by: str, *, is_alone: bool) -> tuple[Record, dict[str, str]]:
         """The transaction properties that record this in place of an earlier record, and what is recorded then.
@@ -307,7 +313,7 @@ class Record:
         return replace(self, parts=rest), WatermarkMove.properties(moves)
 
 
-def _find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:
+def find_own(snapshot: Snapshot, name: str, position: str, last: int) -> set[int]:
     """The version of the commit that moved the watermark here, if no version since `last` may have set inputs."""
     for version, transaction in enumerate(transactions_since(snapshot, last), last + 1):
         if transaction is None:

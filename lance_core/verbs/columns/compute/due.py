@@ -4,8 +4,8 @@ fragment   all versions of its rows are settled or own, same code     nothing is
            its inputs may have been set otherwise (`input_files`)     all rows with cells are compared
 row        no record                                                  due: new
            another code version                                       due: code changed
-           failed, and failed rows are asked for                      due: failed
            last updated after its inputs were read, by no own commit  its inputs are read and compared
+           failed, and failed rows are asked for                      due: failed, if its inputs have not changed
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from lance_core._proto import table_pb2
 from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import Fragment
-from lance_core.table.rowids import decode_versions, list_versions_of_rows
+from lance_core.table.rowids import decode_row_ids_of, decode_versions, list_versions_of_rows
 from lance_core.verbs.columns.compute.computation import Computation, Record
 from lance_core.verbs.columns.compute.digests import digest_rows
+from lance_core.verbs.columns.compute.estimates import DueRows
 from lance_core.verbs.columns.compute.input_files import ColumnFile, is_in_step, records_rows, transactions_since
+from lance_core.verbs.columns.compute.results import find_staged
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.conditions import to_condition
@@ -54,22 +56,25 @@ class DueFragment:
     Attributes:
         fragment: The fragment.
         offsets: Their offsets, ascending.
-        compared: Which of them are due only if the digest of their inputs has changed.
+        compared: Those whose inputs are compared with the digest.
+        failed: Those on which the function failed, which are due in any case; the others that are compared are due only
+            if their inputs have changed.
         digests: The recorded digests of these; any number for the others.
         updated: The version that last changed each row; `UNKNOWN_VERSION` where the fragment does not record it.
-        counts: How many rows are due for certain, by reason.
+        counts: How many rows are due for a reason that does not depend on their inputs.
     """
 
     fragment: Fragment
     offsets: Offsets
     compared: npt.NDArray[np.bool_]
+    failed: npt.NDArray[np.bool_]
     digests: npt.NDArray[np.int64]
     updated: npt.NDArray[np.uint64]
     counts: dict[str, int]
 
-    def take(self, rows: slice | npt.NDArray[np.bool_]) -> DueFragment:
+    def take(self, rows: slice | npt.NDArray[np.bool_] | Offsets) -> DueFragment:
         """Some of the rows."""
-        names = ("offsets", "compared", "digests", "updated")
+        names = ("offsets", "compared", "failed", "digests", "updated")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
@@ -154,20 +159,28 @@ def find_due_rows(
 def count_due_rows(
     snapshot: Snapshot,
     computation: Computation,
-    record: Record,
     where: str | pc.Expression | None,
     *,
     retry_failed: bool,
-) -> dict[str, int]:
+) -> DueRows:
     """The number of rows that are due, by reason, with the arguments of `find_due_rows`."""
     counts: Counter[str] = Counter()
+    staged, record = find_staged(snapshot, computation), Record.read(snapshot, computation.name)
     for due in find_due_rows(snapshot, computation, record, where, retry_failed=retry_failed):
         counts.update(due.counts)
-        compared = due.take(due.compared)
-        for offsets, rows in read_inputs(snapshot, computation, due.fragment, compared.offsets):
-            digests = compared.digests[np.searchsorted(compared.offsets, offsets)]
-            counts["inputs changed"] += int((digest_rows(rows) != digests).sum())
-    return {reason: count for reason, count in counts.items() if count}
+        counts["failed"] += int((due.failed & ~due.compared).sum())
+        ids = decode_row_ids_of(due.fragment)
+        assert ids is not None
+        read = due.take(due.compared | np.isin(ids[due.offsets], staged.ids))
+        for offsets, rows in read_inputs(snapshot, computation, due.fragment, read.offsets):
+            part, digests = read.take(np.searchsorted(read.offsets, offsets)), digest_rows(rows)
+            is_changed = part.compared & (digests != part.digests)
+            is_same = part.compared & ~is_changed
+            counts.update({"inputs changed": int(is_changed.sum()), "failed": int((part.failed & is_same).sum())})
+            places = staged.find(ids[offsets], digests, with_failed=not retry_failed)
+            counts["staged"] += int(((places >= 0) & (part.failed | ~is_same)).sum())
+    num_staged = counts.pop("staged", 0)
+    return DueRows({reason: count for reason, count in counts.items() if count}, num_staged, snapshot, computation.name)
 
 
 def read_inputs(
@@ -226,15 +239,16 @@ def _judge(
         is_failed = ~is_new & ~is_other & np.asarray(failed.fill_null(False)) & retry_failed
         changed = updated > read.fill_null(0).to_numpy().astype(np.uint64)
         changed &= ~np.isin(updated, np.array(sorted(record.own_versions | record.own_otherwise), np.uint64))
-        compared = (changed | (not is_in_step)) & ~is_new & ~is_other & ~is_failed
+        compared = (changed | (not is_in_step)) & ~is_new & ~is_other
     chosen = is_new | is_other | is_failed | compared
     if not chosen.any():
         return None
-    counts = {"new": is_new, "code changed": is_other, "failed": is_failed}
+    counts = {"new": is_new, "code changed": is_other}
     return DueFragment(
         fragment=fragment,
         offsets=offsets[chosen],
         compared=compared[chosen],
+        failed=is_failed[chosen],
         digests=digests[chosen],
         updated=updated[chosen],
         counts={reason: int(mask.sum()) for reason, mask in counts.items()},

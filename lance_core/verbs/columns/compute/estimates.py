@@ -31,22 +31,29 @@ class DueRows(dict[str, int]):
     Attributes:
         total: The number of due rows.
         share: Their share of the table.
+        staged: Those that an earlier run has computed and staged, for which nothing is called.
+        seconds: Seconds of the others, by the last runs; None if none is recorded.
+        cost: The cost of the others, by the cost of a call in the newest run; None if none was given.
         calls_per_row: How often the function was called for a row that got a result, in the last runs; 1 if none did.
         seconds_per_row: Seconds of such a row; None if none is recorded.
         cost_per_row: The cost of such a row, by the cost of a call in the newest run; None if none was given.
     """
 
-    def __init__(self, rows: Mapping[str, int], snapshot: Snapshot, name: str) -> None:
+    def __init__(self, rows: Mapping[str, int], staged: int, snapshot: Snapshot, name: str) -> None:
         super().__init__(rows)
         runs = _read_runs(snapshot, name)
         num_rows = sum(fragment.num_rows for fragment in snapshot.manifest.fragments)
         self.total = sum(rows.values())
         self.share = self.total / max(num_rows, 1)
+        self.staged = staged
         computed = sum(run["rows"] for run in runs)
         self.calls_per_row = sum(run.get("called", run["rows"]) for run in runs) / computed if computed else 1.0
         self.seconds_per_row = sum(run["seconds"] for run in runs) / computed if computed else None
         cost = runs[-1]["cost_per_row"] if runs else None
         self.cost_per_row: float | None = None if cost is None else cost * self.calls_per_row
+        num_calls = self.total - staged
+        self.seconds = None if self.seconds_per_row is None else round(num_calls * self.seconds_per_row, 3)
+        self.cost = None if self.cost_per_row is None else round(num_calls * self.cost_per_row, 6)
 
 
 def record_run(
@@ -91,8 +98,7 @@ def show_progress(name: str) -> Iterator[Callable[[ComputeProgress], object] | N
 
         def show(progress: ComputeProgress) -> None:
             per_second, failed = progress.rows_per_second, progress.rows_failed
-            bar.update(
-                task, completed=progress.rows_done, total=progress.rows_due, per_second=per_second, failed=failed
-            )
+            total = progress.rows_left + progress.rows_computed  # the bar divides what it shows by the seconds
+            bar.update(task, completed=progress.rows_computed, total=total, per_second=per_second, failed=failed)
 
         yield show

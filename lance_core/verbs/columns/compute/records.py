@@ -43,6 +43,7 @@ class ComputeProgress:
     Attributes:
         rows_due: Rows that are due for certain, and those whose inputs are compared.
         rows_done: Rows of them that are computed, staged before, or whose inputs have not changed.
+        rows_computed: Rows of them that this run has computed.
         rows_failed: Rows on which the function failed.
         calls: Calls of the function.
         seconds: Seconds since the first call.
@@ -50,6 +51,7 @@ class ComputeProgress:
 
     rows_due: int
     rows_done: int
+    rows_computed: int
     rows_failed: int
     calls: int
     seconds: float
@@ -61,8 +63,8 @@ class ComputeProgress:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows that were done in a second."""
-        return self.rows_done / max(self.seconds, 1e-9)
+        """Rows that were computed in a second, without those that were staged before."""
+        return self.rows_computed / max(self.seconds, 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,5 +162,6 @@ def judge_failures(result: ComputeResult, most: float, where: str) -> None:
         raise FailedRowsError(
             f"the function failed on {result.rows_failed} of {due} rows, and {allowed:g} may fail, at first with "
             f"{result.first_error}; the other values are committed, and {where} lists the rows: mend the function "
-            "under a new code_version, or pass retry_failed=True"
+            "under a new code_version, or pass retry_failed=True",
+            result,
         )

@@ -1,7 +1,7 @@
 """Values that were computed and are not committed yet: in memory, and staged in files that no version refers to.
 
     data/computed-<name>-<uuid>.lance    one file per `commit_every` rows: _rowid, inputs, error, the columns
-                                         schema metadata: the code version
+                                         schema metadata: code version, and inputs in the order of their digest
 
 A later run finds the staged files by their names and uses a value if row and digest of its inputs are the same. A
 commit removes the files that it has used up; the cleanup of versions removes others once they are old.
@@ -9,10 +9,13 @@ commit removes the files that it has used up; the cleanup of versions removes ot
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -34,6 +37,7 @@ Offsets = npt.NDArray[np.int64]
 StagedPlaces = list[tuple[Offsets, str, Offsets]]
 """Rows of a fragment: their offsets, their staged file, and their numbers in it."""
 _CODE: Final = b"code"
+_INPUTS: Final = b"inputs"
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 """About how many bytes of staged rows stay in memory, so that they are not read again."""
 
@@ -104,7 +108,10 @@ class Results:
         note_begun(key)
         rows = pa.concat_tables(self._waiting).combine_chunks()
         if self._file_schema is None:
-            metadata = {_CODE: self.computation.code_version.encode()}
+            metadata = {
+                _CODE: self.computation.code_version.encode(),
+                _INPUTS: json.dumps(self.computation.inputs).encode(),
+            }
             self._file_schema = schema_from_arrow(rows.schema.with_metadata(metadata)).with_ids(0)
         version = FileVersion.from_string(self.snapshot.manifest.data_storage_version)
         writer = DataFileWriter(self.snapshot.store, key, self._file_schema, version=version)
@@ -240,6 +247,22 @@ def rows_schema(computation: Computation) -> pa.Schema:
     """The columns of computed rows."""
     fields = [pa.field(ROW_ID, pa.uint64()), pa.field("inputs", pa.int64()), pa.field("error", pa.string())]
     return pa.schema([*fields, *computation.columns.remove_metadata()])
+
+
+def list_staged_computations(snapshot: Snapshot) -> list[Computation]:
+    """The computations of staged files that can be read, and whose inputs the version has; the newest file last."""
+    computations = []
+    for meta in sorted(snapshot.store.list(data_key("computed-")), key=attrgetter("modified")):
+        with suppress(LanceError):  # its writer was killed, or a run has removed it
+            schema = DataFileReader.open(snapshot.store, meta.key).schema
+            metadata = schema_to_arrow(schema).metadata
+            computation = Computation(
+                name=bytes.fromhex(meta.key.split("-")[1]).decode(), code_version=metadata[_CODE].decode(),
+                inputs=tuple(json.loads(metadata[_INPUTS])), columns=pa.schema(list(typed_schema(schema))[3:]),
+            )  # fmt: skip
+            computation.input_ids(snapshot.manifest)
+            computations.append(computation)
+    return computations
 
 
 def find_staged(

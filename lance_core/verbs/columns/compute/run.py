@@ -28,7 +28,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import data_key
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.columns.compute.calls import Caller, CallResult, Calls
-from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record
+from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record, find_own
 from lance_core.verbs.columns.compute.digests import digest_rows
 from lance_core.verbs.columns.compute.due import UNKNOWN_VERSION, DueFragment, Offsets, find_due_rows, read_inputs
 from lance_core.verbs.columns.compute.estimates import record_run
@@ -84,7 +84,7 @@ class ComputedTask:
         failed: Those on which the function failed.
         equal: Versions that changed rows without changing their inputs.
         unequal: Versions that changed inputs.
-        counts: The counts of the run, and "inputs changed".
+        counts: The counts of the run, "inputs changed" and "failed".
     """
 
     num_rows: dict[int, int]
@@ -130,6 +130,8 @@ class Run:
         done_ids: Fragments that are done; those of this run are added.
         executor: Yields what other processes have computed of fragments; None to call the function in this one.
         task: The number of the task of another process of which this is the run; None for the run itself.
+        record: What the version records of the computation.
+        staged: What earlier runs have staged.
         is_whole: Whether it computes all rows that are due, but for those that this process has computed before.
     """
 
@@ -150,9 +152,7 @@ class Run:
     executor: Callable[[Run, Sequence[DueFragment]], Iterable[ComputedTask]] | None = None
     task: int | None = None
     _manifest: Manifest = field(init=False)
-    _record: Record = field(init=False)
     _results: Results = field(init=False)
-    _staged: StagedRows = field(init=False)
     _used: npt.NDArray[np.bool_] = field(init=False)
     _total: int = 0
     _shown: int = 0
@@ -168,16 +168,19 @@ class Run:
     _failed: list[FailedRow] = field(default_factory=list)
     _partial: set[int] = field(default_factory=set)
     _record_beside: Record = field(default_factory=Record)
+    _keeps_inputs: bool = True
+    record: Record = field(init=False)
+    staged: StagedRows = field(init=False)
     is_whole: bool = field(default=True, init=False)
 
     def run(self) -> tuple[Manifest, ComputeResult]:
         """Compute the cells that are due, and commit them."""
         self._manifest = self.snapshot.manifest
         self.computation.check(self._manifest, self.snapshot.store.root)
-        self._record = Record.read(self.snapshot, self.computation.name)
+        self.record = Record.read(self.snapshot, self.computation.name)
         fragments = list(
             find_due_rows(
-                self.snapshot, self.computation, self._record, self.where, retry_failed=self.retry_failed,
+                self.snapshot, self.computation, self.record, self.where, retry_failed=self.retry_failed,
                 partial=self._partial,
             )
         )  # fmt: skip
@@ -187,7 +190,7 @@ class Run:
         if fragments:
             self.lease.hold([due.fragment.id for due in fragments], self._manifest.max_fragment_id or 0)
             tags = [prefix_of(self.computation.name) + _tag_of(other["owner"]) for other in self.lease.beside.values()]
-            self._staged = find_staged(
+            self.staged = find_staged(
                 self.snapshot, self.computation, lambda key: not any(key.startswith(data_key(tag)) for tag in tags)
             )
             self._compute(fragments)
@@ -206,16 +209,6 @@ class Run:
         self.done_ids.update(due.fragment.id for due in chosen)
         return chosen
 
-    @property
-    def record(self) -> Record:
-        """What the version records of the computation."""
-        return self._record
-
-    @property
-    def staged_keys(self) -> list[str]:
-        """The files that earlier runs have staged."""
-        return self._staged.keys
-
     def run_task(self, fragments: Sequence[DueFragment], staged_keys: Container[str]) -> ComputedTask:
         """Compute and stage the rows of a task; those are not computed that were staged by earlier runs, or attempts.
 
@@ -224,7 +217,7 @@ class Run:
             staged_keys: What earlier runs have staged.
         """
         prefix = data_key(f"{prefix_of(self.computation.name)}{self._tag}")
-        self._staged = find_staged(
+        self.staged = find_staged(
             self.snapshot, self.computation, lambda key: key in staged_keys or key.startswith(prefix)
         )
         self._compute(fragments)
@@ -245,7 +238,7 @@ class Run:
         """Call the function on all rows that are due, and stage and commit at the asked pace."""
         self._left = {due.fragment.id: len(due.offsets) for due in fragments}
         self._results = Results(self.snapshot, self.computation, find_shared_version(self.snapshot), self._tag)
-        self._used = np.zeros(len(self._staged.ids), np.bool_)
+        self._used = np.zeros(len(self.staged.ids), np.bool_)
         total = self._total = sum(self._left.values())
         self._begun = time.monotonic()
         stage, visible = Timer(self.pace.commit_every), Timer(self.pace.visible_every)
@@ -282,6 +275,7 @@ class Run:
             self.progress(
                 ComputeProgress(
                     rows_due=self._total, rows_done=done,
+                    rows_computed=min(done, self._counts["rows with results"] + num_rows),
                     rows_failed=self._counts["rows_failed"], calls=self._counts["calls"],
                     seconds=time.monotonic() - self._begun,
                 )
@@ -303,15 +297,15 @@ class Run:
         for task in self.executor(self, fragments):
             self._results.add_staged(task.places)
             for _, key, numbers in (piece for pieces in task.places.values() for piece in pieces):
-                if key in self._staged.keys:
-                    is_file = self._staged.files == self._staged.keys.index(key)
-                    self._used |= is_file & np.isin(self._staged.rows, numbers)
+                if key in self.staged.keys:
+                    is_file = self.staged.files == self.staged.keys.index(key)
+                    self._used |= is_file & np.isin(self.staged.rows, numbers)
             self._ids.append(task.ids)
             self._failed.extend(task.failed)
             self._first_error = self._first_error or next((row.error for row in task.failed), None)
             self._equal |= task.equal
             self._unequal |= task.unequal
-            self._reasons["inputs changed"] += task.counts.pop("inputs changed", 0)
+            self._reasons.update({name: task.counts.pop(name, 0) for name in ("inputs changed", "failed")})
             self._counts.update(task.counts)
             for fragment_id, num_rows in task.num_rows.items():
                 self._finish(fragment_id, num_rows)
@@ -344,12 +338,13 @@ class Run:
             window = slice(start, start + len(offsets))
             start += len(offsets)
             digests = digest_rows(rows)
-            is_same = due.compared[window] & (due.digests[window] == digests)
-            is_changed = due.compared[window] & ~is_same
+            is_equal = due.compared[window] & (due.digests[window] == digests)
+            is_changed, is_same = due.compared[window] & ~is_equal, is_equal & ~due.failed[window]
             self._reasons["inputs changed"] += int(is_changed.sum())
-            self._equal.update(due.updated[window][is_same].tolist())
+            self._reasons["failed"] += int((due.failed[window] & ~is_changed).sum())
+            self._equal.update(due.updated[window][is_equal].tolist())
             self._unequal.update(due.updated[window][is_changed].tolist())
-            places = self._staged.find(ids[offsets], digests, with_failed=not self.retry_failed)
+            places = self.staged.find(ids[offsets], digests, with_failed=not self.retry_failed)
             is_staged = ~is_same & (places >= 0)
             if is_staged.any():
                 self._use(due.fragment.id, offsets[is_staged], ids[offsets[is_staged]], places[is_staged])
@@ -363,13 +358,13 @@ class Run:
 
     def _use(self, fragment_id: int, offsets: Offsets, ids: npt.NDArray[np.uint64], places: Offsets) -> None:
         """Use rows that an earlier run has staged."""
-        self._results.reuse(fragment_id, offsets, self._staged, places)
+        self._results.reuse(fragment_id, offsets, self.staged, places)
         self._used[places] = True
         self._ids.append(ids)
         self._counts["rows_staged_before"] += len(places)
-        errors = self._staged.errors.take(pa.array(places))
+        errors = self.staged.errors.take(pa.array(places))
         for row in np.flatnonzero(np.asarray(errors.is_valid())).tolist():
-            self._fail(int(ids[row]), int(self._staged.inputs[places[row]]), errors[row].as_py())
+            self._fail(int(ids[row]), int(self.staged.inputs[places[row]]), errors[row].as_py())
 
     def _fail(self, row_id: int, digest: int, error: str) -> None:
         """Note a row on which the function failed."""
@@ -412,7 +407,7 @@ class Run:
         manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
         columns, added = resolve_columns(manifest, self.computation.output)
         is_alone = not self.lease.beside
-        before = record = self._record if is_alone else self._record_beside
+        before = record = self.record if is_alone else self._record_beside
         how = self.how
         if manifest.branch is None:
             is_last = is_alone and self._is_complete
@@ -421,8 +416,9 @@ class Run:
             compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
             checked = version, manifest.max_fragment_id or 0, self.computation.input_ids(manifest)
             record = record.after_commit(
-                code=self.computation.code_version, settled=settled, version=version, compared=compared,
-                checked=checked if (is_last and not self._partial) or self._record.position is None else None,
+                code=self.computation.code_version, inputs=self.computation.inputs, settled=settled,
+                version=version, compared=compared,
+                checked=checked if (is_last and not self._partial) or self.record.position is None else None,
             )  # fmt: skip
             record, properties = record.move_from(before, self.computation.name, self.lease.owner, is_alone=is_alone)
         else:
@@ -440,9 +436,14 @@ class Run:
             if files.pending is not None:
                 files.pending.wait()
             self.lease.check()
+            since = self._manifest.version
             self._manifest, result = commit_columns(self.snapshot, plan, written, how, self._name_file)
+        if self._keeps_inputs and record.position is not None:
+            later = replace(self.snapshot, manifest=self._manifest)
+            versions = find_own(later, self.computation.name, record.position, since)
+            record, self._keeps_inputs = replace(record, own_versions=record.own_versions | versions), bool(versions)
         if is_alone:
-            self._record = record
+            self.record = record
         else:
             self._record_beside = record
         self._counts.update({"rows_computed": result.rows_updated, "commits": 1, "bytes_written": result.bytes_written})
@@ -476,8 +477,8 @@ class Run:
     def _remove_staged(self) -> None:
         """Remove the staged files of which no row is needed any more."""
         store = self.snapshot.store
-        for number, key in enumerate(self._staged.keys):
-            if (self.where is None and self.is_whole) or self._used[self._staged.files == number].all():
+        for number, key in enumerate(self.staged.keys):
+            if (self.where is None and self.is_whole) or self._used[self.staged.files == number].all():
                 store.delete(key)
         for meta in store.list(data_key(f"{prefix_of(self.computation.name)}{self._tag}")):
             store.delete(meta.key)

@@ -141,6 +141,6 @@ def execute(executor: Executor, run: Run, fragments: Sequence[DueFragment]) -> I
     settings = _Settings(
         snapshot=run.snapshot, computation=run.computation, calls=run.calls, pace=run.pace, where=run.where,
         retry_failed=run.retry_failed, record=trust_fragments(run.snapshot, run.computation, run.record),
-        claim=run.lease.claim, staged_keys=frozenset(run.staged_keys),
+        claim=run.lease.claim, staged_keys=frozenset(run.staged.keys),
     )  # fmt: skip
     return executor(ComputePlan(settings=settings, fragments=fragments, report=run.report_progress))

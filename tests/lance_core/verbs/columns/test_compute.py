@@ -965,7 +965,8 @@ def test_the_command_lists_computations_and_due_rows(table):
 
     assert listed() == []
     table.compute_columns(measure, **SIZE)
-    facts = {"name": "size", "columns": ["size"], "inputs": ["text"], "code_version": "1", "failed": 0, "cost": None}
+    facts = {"name": "size", "columns": ["size"], "inputs": ["text"], "code_version": "1"}
+    facts |= {"failed": 0, "staged": 0, "cost": None}
     assert listed() == [{**facts, "due": 0, "share": 0, "seconds": 0}]
     table.insert({"id": [200], "text": ["new"]})
     table.update({"text": "'other'"}, "id < 3")
@@ -976,6 +977,126 @@ def test_the_command_lists_computations_and_due_rows(table):
     assert [(line["due"], line["cost"]) for line in listed()] == [(3, 1.5)]
     table.drop_columns(["size"])
     assert listed() == []
+
+
+def list_columns(table):
+    return json.loads(CliRunner().invoke(cli, ["columns", table.uri, "--json"]).stdout)
+
+
+class Poison:
+    """A function that fails on some texts, and counts its rows."""
+
+    def __init__(self, *texts):
+        self.texts, self.rows = texts, 0
+
+    def __call__(self, batch):
+        self.rows += batch.num_rows
+        if not set(self.texts).isdisjoint(batch["text"].to_pylist()):
+            raise ValueError("poison")
+        return measure(batch)
+
+
+def test_changed_inputs_are_the_reason_of_rows_that_failed(table):
+    """A failed row whose inputs are equal is still `failed`, if such rows are asked for."""
+    table.update({"text": "'bad'"}, "id < 3")
+    table.compute_columns(Poison("bad"), **SIZE, max_failed_rows=3)
+    table.update({"text": "'good'"}, "id = 1")
+    table.update({"text": "text"}, "id = 2")
+    assert table.count_due_rows(**SIZE) == {"inputs changed": 1}
+    assert table.count_due_rows(**SIZE, retry_failed=True) == {"inputs changed": 1, "failed": 2}
+    (line,) = list_columns(table)
+    assert (line["due"], line["inputs changed"], line["failed"]) == (1, 1, 2)
+    result = table.compute_columns(measure, **SIZE, retry_failed=True)
+    assert (result.rows_due, result.rows_computed) == ({"inputs changed": 1, "failed": 2}, 3)
+
+
+def test_the_command_knows_the_inputs_of_the_newest_run(table):
+    table.compute_columns(measure, **SIZE)
+    table.compute_columns(measure, **SIZE | {"inputs": ["text", "id"]})
+    table.update({"id": "id + 1000"}, "id < 5")
+    (line,) = list_columns(table)
+    assert (line["inputs"], line["due"]) == (["id", "text"], 5)
+
+
+def test_staged_rows_are_counted_apart(table):
+    """By the dry run and by the command, before the first commit and after it; they are not called, nor in the rate."""
+    options = {**SIZE, "batch_size": 5, "commit_every": 5, "cost_per_row": 2.0, "max_failed_rows": 1}
+    with pytest.raises(KeyboardInterrupt):
+        table.compute_columns(InterruptAfter(40), **options)
+    due = table.count_due_rows(**SIZE)
+    assert (due, due.total, due.staged, due.cost) == ({"new": 100}, 100, 40, 120)
+    (line,) = list_columns(table)
+    assert (line["name"], line["columns"], line["inputs"], line["code_version"]) == ("size", ["size"], ["text"], "1")
+    assert (line["due"], line["staged"], line["cost"]) == (100, 40, 120)
+    steps = []
+    call = Poison()
+    assert table.compute_columns(call, **options, progress=steps.append).rows_staged_before == 40
+    assert (call.rows, steps[-1].rows_done, steps[-1].rows_computed) == (60, 100, 60)
+    assert steps[-1].rows_per_second * steps[-1].seconds == pytest.approx(60)
+    assert (table.count_due_rows(**SIZE).staged, list_columns(table)[0]["staged"]) == (0, 0)
+    table.update({"text": "'changed'"}, "id < 20")
+    with pytest.raises(KeyboardInterrupt):
+        table.compute_columns(InterruptAfter(15), **options)
+    table.update({"text": "'again'"}, "id < 3")
+    due = table.count_due_rows(**SIZE)
+    assert (due, due.staged, list_columns(table)[0]["cost"]) == ({"inputs changed": 20}, 12, 16)
+    assert table.compute_columns(Poison(), **options).calls == 2
+    table.update({"text": "'third'"}, "id < 20")
+    with pytest.raises(KeyboardInterrupt):
+        table.compute_columns(InterruptAfter(15), **options)
+    table.drop_columns(["text"])  # what is staged has no inputs any more
+    table.drop_columns(["size"])
+    assert list_columns(table) == []
+
+
+def test_failed_rows_of_a_branch_are_those_of_main_after_its_promotion(table):
+    """Also of rows that the branch added, which get other ids; the entries of a branch stay while it is there."""
+    table.update({"text": "'bad'"}, "id = 3")
+    options = {**SIZE, "max_failed_rows": 9}
+    for name in ("kept", "promoted"):
+        branch = table.create_branch(name)
+        branch.insert({"id": [200], "text": [name]})
+        branch.compute_columns(Poison("bad", name), **options, attempt=name)
+    table.insert({"id": [300], "text": ["on main"]})
+    table.branches.promote("promoted")
+    table.checkout_latest()
+    assert table.compute_columns(Poison(), **options, attempt="main").rows_due == {"new": 1}
+
+    def listed():
+        return {(row["branch"], row["row_id"]): (row["error"], row["attempt"]) for row in failures(table)}
+
+    ids = {row["id"]: row["_rowid"] for row in table.to_table(["id", "_rowid"]).to_pylist()}
+    (own,) = {row_id for branch, row_id in listed() if branch == "promoted"} - {ids[3]}
+    error = ("ValueError: poison", "promoted")
+    assert {key: entry for key, entry in listed().items() if key[0] != "kept"} == {
+        ("main", ids[3]): error, ("main", ids[200]): error, ("promoted", ids[3]): error, ("promoted", own): error,
+    }  # fmt: skip
+    table.branches.discard("promoted")
+    table.compute_columns(Poison(), **options)
+    assert {branch for branch, _ in listed()} == {"main", "kept"}
+    assert table.compute_columns(Poison(), **options, retry_failed=True).rows_computed == 2
+    assert {branch for branch, _ in listed()} == {"kept"}
+
+
+@pytest.mark.parametrize("visible_every", [20, 40])
+def test_early_commits_are_own_versions(table, visible_every):
+    """Their rows are not compared by later runs, but those are that another writer has changed meanwhile."""
+    options = {**SIZE, "batch_size": 5, "visible_every": visible_every}
+    assert table.compute_columns(measure, **options).commits > 1
+    again = table.compute_columns(measure, **options)
+    assert (again.rows_due, again.rows_compared) == ({}, 0)
+
+    def change(batch):
+        if len(changed) == 3:
+            lance.dataset(table.uri).update({"text": "'meanwhile'"}, "id = 7")
+        changed.append(batch.num_rows)
+        return measure(batch)
+
+    changed = []
+    assert table.compute_columns(change, **options | {"code_version": "2"}).commits > 1
+    assert table.compute_columns(measure, **options | {"code_version": "2"}).rows_due == {"inputs changed": 1}
+    rows = table.to_table(["text", "size"]).to_pylist()
+    assert all(row["size"] == len(row["text"]) for row in rows)
 
 
 VALUES = [
