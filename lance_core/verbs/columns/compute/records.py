@@ -72,7 +72,7 @@ class ComputeResult:
     """The result of a run.
 
     Attributes:
-        version: The version that was committed last; the one that was read if no row was due.
+        version: The version that was committed last; without a commit the one that was read.
         read_version: The version in which the inputs were read.
         rows_due: The rows that were due, by reason: "new", "inputs changed", "code changed", "failed".
         rows_computed: The rows whose cells were set.
@@ -81,7 +81,7 @@ class ComputeResult:
         rows_compared: The rows whose inputs were read and had not changed.
         calls: The calls of the function, those of halves of batches included.
         rows_called: The rows of these calls: a row of a batch that was divided counts for each call.
-        commits: The number of versions.
+        commits: The number of versions with cells.
         bytes_written: Bytes of the column files.
         first_error: The error of the first row on which the function failed; None if it did not fail.
     """

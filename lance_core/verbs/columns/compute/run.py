@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.commit.loop import commit
 from lance_core.commit.records import Commit
 from lance_core.commit.versions import identity_of
 from lance_core.errors import LanceError
@@ -25,8 +26,10 @@ from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_bytes
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import UpdateConfig
 from lance_core.table.paths import data_key
 from lance_core.table.rowids import decode_row_ids_of
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.compute.calls import Caller, CallResult, Calls
 from lance_core.verbs.columns.compute.computation import COMMIT_KEY, Computation, Record, find_own
 from lance_core.verbs.columns.compute.digests import digest_rows
@@ -400,30 +403,19 @@ class Run:
     def _commit(self) -> None:
         """Commit the fragments of which all rows are computed."""
         ended, self._ended = [number for number in self._ended if self._results.has(number)], []
-        if not ended:
+        if not ended and not self._has_compared:
             return
-        self.report(self._failed, np.concatenate(self._ids))
-        self._failed, self._ids = [], []
+        if ended:
+            self.report(self._failed, np.concatenate(self._ids))
+            self._failed, self._ids = [], []
         manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
+        record, properties = self._move_record()
+        if not ended:
+            transaction = Transaction(read_version=version, operation=UpdateConfig(), properties=properties)
+            self._manifest, self.record = commit(self.snapshot.store, transaction, base=manifest).manifest, record
+            return
         columns, added = resolve_columns(manifest, self.computation.output)
-        is_alone = not self.lease.beside
-        before = record = self.record if is_alone else self._record_beside
-        how = self.how
-        if manifest.branch is None:
-            is_last = is_alone and self._is_complete
-            settled = version if is_last and self.where is None else 0
-            # After the last rows of the whole table all rows of these versions were compared, or are set now.
-            compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
-            checked = version, manifest.max_fragment_id or 0, self.computation.input_ids(manifest)
-            record = record.after_commit(
-                code=self.computation.code_version, inputs=self.computation.inputs, settled=settled,
-                version=version, compared=compared,
-                checked=checked if (is_last and not self._partial) or self.record.position is None else None,
-            )  # fmt: skip
-            record, properties = record.move_from(before, self.computation.name, self.lease.owner, is_alone=is_alone)
-        else:
-            properties = {f"{COMMIT_KEY}{self.computation.name}": str(version)}
-        how = replace(how, properties={**(how.properties or {}), **properties})
+        how = replace(self.how, properties={**(self.how.properties or {}), **properties})
         with collecting_files(self.snapshot) as files:
             written = list(
                 write_at_once(lambda number: self._write(number, columns, files), ended, self.snapshot.store)
@@ -442,11 +434,37 @@ class Run:
             later = replace(self.snapshot, manifest=self._manifest)
             versions = find_own(later, self.computation.name, record.position, since)
             record, self._keeps_inputs = replace(record, own_versions=record.own_versions | versions), bool(versions)
-        if is_alone:
-            self.record = record
-        else:
+        if self.lease.beside:
             self._record_beside = record
+        else:
+            self.record = record
         self._counts.update({"rows_computed": result.rows_updated, "commits": 1, "bytes_written": result.bytes_written})
+
+    def _move_record(self) -> tuple[Record, dict[str, str]]:
+        """The record once what is done is committed, and the transaction properties that record it."""
+        manifest, version = self.snapshot.manifest, self.snapshot.manifest.version
+        is_alone = not self.lease.beside
+        before = self.record if is_alone else self._record_beside
+        if manifest.branch is not None:
+            return before, {f"{COMMIT_KEY}{self.computation.name}": str(version)}
+        is_last = is_alone and self._is_complete
+        settled = version if is_last and self.where is None else 0
+        # After the last rows of the whole table all rows of these versions were compared, or are set now.
+        compared = frozenset(self._equal - self._unequal - {UNKNOWN_VERSION}) if settled else frozenset[int]()
+        checked = version, manifest.max_fragment_id or 0, self.computation.input_ids(manifest)
+        record = before.after_commit(
+            code=self.computation.code_version, inputs=self.computation.inputs, settled=settled,
+            version=version, compared=compared,
+            checked=checked if (is_last and not self._partial) or self.record.position is None else None,
+        )  # fmt: skip
+        return record.move_from(before, self.computation.name, self.lease.owner, is_alone=is_alone)
+
+    @property
+    def _has_compared(self) -> bool:
+        """Whether all rows were compared of versions of main that later runs would compare again."""
+        is_main = self.snapshot.manifest.branch is None and not self.lease.beside
+        versions = self._equal - self.record.own_versions - {UNKNOWN_VERSION}
+        return is_main and self.where is None and self._is_complete and max(versions, default=0) > self.record.settled
 
     @property
     def _is_complete(self) -> bool:

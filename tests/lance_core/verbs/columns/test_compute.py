@@ -1078,6 +1078,27 @@ def test_failed_rows_of_a_branch_are_those_of_main_after_its_promotion(table):
     assert {branch for branch, _ in listed()} == {"kept"}
 
 
+@pytest.mark.parametrize("code_version", ["1", "2"])
+def test_rows_that_were_compared_are_not_compared_again(table, code_version):
+    """After another computation, and after updates of another column; an update of the inputs is seen then."""
+    options = SIZE | {"code_version": code_version}
+    table.compute_columns(measure, **SIZE)
+    table.compute_columns(measure, **options)
+    other = {"inputs": ["text"], "columns": pa.schema([("other", pa.int32())]), "name": "other", "code_version": "1"}
+    for where in ("id < 40", "id >= 40"):
+        table.compute_columns(measure, **other, where=where)
+    first = table.compute_columns(measure, **options)
+    assert (first.rows_compared, first.commits, first.version) == (100, 0, first.read_version + 1)
+    again = table.compute_columns(measure, **options)
+    assert (again.rows_compared, again.version) == (0, first.version)
+    lance.dataset(table.uri).update({"id": "id + 1"}, "id >= 60")
+    assert [table.compute_columns(measure, **options).rows_compared for _ in range(3)] == [40, 0, 0]
+    table.update({"text": "'changed'"}, "id < 5")
+    assert table.compute_columns(measure, **options).rows_due == {"inputs changed": 5}
+    rows = table.to_table(["text", "size"]).to_pylist()
+    assert all(row["size"] == len(row["text"]) for row in rows)
+
+
 @pytest.mark.parametrize("visible_every", [20, 40])
 def test_early_commits_are_own_versions(table, visible_every):
     """Their rows are not compared by later runs, but those are that another writer has changed meanwhile."""
