@@ -40,7 +40,7 @@ from lance_core.maintenance.search.decide import (
     make_merge,
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
-from lance_core.maintenance.search.facts import find_pylance, read_facts
+from lance_core.maintenance.search.facts import digest_files, find_pylance, read_facts
 from lance_core.maintenance.search.parts import SHARED_PREFIX, IndexBuilder, build_segments, list_part_names
 from lance_core.maintenance.search.record import IndexRecord, describe_failure
 from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
@@ -53,6 +53,10 @@ from lance_core.verbs.indices.create import create_scalar_index
 MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
 
+_UNTRAINED: Final = (
+    "there are fewer vectors than its codes are trained on (2 ** num_bits, 256 by default), so that it would cover no "
+    "row; until there are more, declare another kind, such as IVF_FLAT"
+)
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 _COUNTERS: Final = {
     "build": "indices_built",
@@ -405,7 +409,7 @@ class IndexWork:
             entry["error"] = str(error)
             report = report.plus(lost=1) if is_lost(error) else report.plus(indices_failed=1)
             if not is_lost(error):
-                self.note_failure(action, error)
+                self.note_failure(action, error, facts)
         else:
             self.problems.pop(action.name, None)  # of an attempt that this one has mended
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
@@ -495,6 +499,8 @@ class IndexWork:
         rows = {fragment: facts.fragments[fragment] for fragment in action.fragment_ids}
         try:
             segments = build_segments(request, rows, self.child, self._builder)
+            if declaration.is_vector and not any(segment["fragment_ids"] for segment in segments):
+                raise ChildFailedError(_UNTRAINED, is_error=True)
             version = snapshot.manifest.version
             self._commit(snapshot, tuple(_to_record(each, action.name, version) for each in segments), action)
             is_committed = True
@@ -536,7 +542,7 @@ class IndexWork:
             "parameters": dict(record.parameters if record is not None else declaration.parameters),
         }
 
-    def note_failure(self, action: IndexAction, error: Exception) -> None:
+    def note_failure(self, action: IndexAction, error: Exception, facts: TableFacts) -> None:
         """Record the failure of an action, after which maintenance waits, or builds the index again."""
         declaration, name = action.declaration, action.name
         self.problems[name] = f"to {action.action} it failed: {error}"
@@ -555,6 +561,7 @@ class IndexWork:
             limits=[self.child.memory, self.child.timeout_s],
             needs_build=action.action != "measure" or (is_error and not is_rebuilt),
             is_error=is_error,
+            files=digest_files(self.dataset.snapshot.manifest.fragments, facts.columns[declaration.column][0]),
         )
         self.records[name] = replace(record, failure=failure)
 

@@ -8,7 +8,7 @@
     extend    rows that the index misses -> one more segment
     measure   recall, where it was never measured, at other settings, or with a tenth fewer rows
     drop      an undeclared index, if the policy says so
-    wait      an attempt failed, and the next one comes later
+    wait      an attempt failed, and the next one comes later, or with other vectors if none could be trained on
     install   pylance, which is needed, is not installed
     reject    there is no such column, its type does not fit, or the name belongs to another column
 
@@ -97,6 +97,7 @@ class TableFacts:
         records: The records, by name of the index.
         created: For fragments that an index misses, the version in which the oldest row was created, 0 if it is not
             known; a fragment whose rows are all new may be left out.
+        files: Of columns with a recorded failure, the digest of their data files.
     """
 
     columns: Mapping[str, tuple[int, pa.DataType]]
@@ -104,6 +105,7 @@ class TableFacts:
     present: Mapping[str, PresentIndex] = field(default_factory=dict)
     records: Mapping[str, IndexRecord] = field(default_factory=dict)
     created: Mapping[int, int] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -305,6 +307,10 @@ def _block(
     # An index that raises errors is built again at once, and one that cannot be measured is extended all the same.
     mends = action.action == "rebuild" and failure["is_error"] and failure["action"] != "rebuild"
     is_other = failure["action"] == "measure" and action.action != "measure"
+    if case.declaration.is_vector and failure["is_error"] and action.action in ("build", "rebuild"):
+        # What could not be trained on some vectors, or on none, may be on those that came since.
+        files = failure.get("files")
+        is_other |= case.facts.files.get(case.declaration.column, files) != files
     if mends or is_other or now >= datetime.fromisoformat(failure["retry_at"]):
         return action
     attempts = f"attempt {failure['count']} to {failure['action']} it failed: {failure['reason']}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -51,10 +52,24 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         for index in (describe_indices(snapshot) if manifest.indices else ())
         if not index.name.startswith(_SYSTEM)
     }
-    facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
+    records = read_records(manifest.config)
+    failed = {each.column for each in records.values() if each.failure is not None and each.column in columns}
+    files = {column: digest_files(fragments, columns[column][0]) for column in failed}
+    facts = TableFacts(columns=columns, fragments=rows, present=present, records=records, files=files)
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
     oldest = {each.id: _find_oldest_row(each) for each in fragments if each.id in missed}
     return replace(facts, created={each: version for each, version in oldest.items() if version is not None})
+
+
+def digest_files(fragments: Iterable[Fragment], field_id: int) -> str:
+    """A digest of the data files with a column, which changes as rows come or values are set.
+
+    Args:
+        fragments: The fragments of a version.
+        field_id: The field of the column.
+    """
+    paths = sorted(file.path for each in fragments for file in each.files if field_id in file.fields)
+    return hashlib.sha256("\n".join(paths).encode()).hexdigest()
 
 
 def _find_oldest_row(fragment: Fragment) -> int | None:

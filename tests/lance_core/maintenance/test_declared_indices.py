@@ -358,6 +358,25 @@ class TestProblems:
         check_searches(table.uri)
         assert maintain(table, policy).outcome == "healthy"
 
+    @pytest.mark.parametrize(
+        ("kind", "usable", "part"), [("IVF_FLAT", 0, "0 vectors"), ("IVF_PQ", 200, "2 ** num_bits")]
+    )
+    def test_too_few_vectors_are_tried_again_once_others_come(self, tmp_path, kind, usable, part):
+        values = pa.array(
+            [*vectors(0, usable).to_pylist(), *[None] * (300 - usable)], pa.list_(pa.float32(), DIMENSIONS)
+        )
+        table = lance_core.write_dataset(pa.table({"id": range(300), "v": values}), str(tmp_path / "t.lance"))
+        policy = MaintenancePolicy(indices={"v": kind})
+        assert part in maintain(table, policy).index_problems[0]
+        table.checkout_latest()
+        version = table.version
+        assert part in maintain(table, policy).index_problems[0]
+        table.checkout_latest()
+        assert (table.version, pylance.dataset(table.uri).list_indices(), folders(table)) == (version, [], set())
+        table.merge_insert("id").when_matched_update_all().execute(rows(0, 300).select(["id", "v"]))
+        assert maintain(table, policy).index_problems == []
+        assert states(table)["v_idx"].covered == 1
+
     def test_a_table_without_the_column_is_named_and_a_folder_skips_it(self, tmp_path):
         table = fill(tmp_path / "shop" / "t.lance", count=10)
         indices = {"x": "FTS", "v": {"kind": "IVF_FLAT", "metric": "hamming"}, "id": "BTREE"}
