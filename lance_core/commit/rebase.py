@@ -34,7 +34,17 @@ from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment, data_files
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, CreateIndex, Delete, Merge, Operation, Overwrite, Project, Update
+from lance_core.table.operations import (
+    Append,
+    CreateIndex,
+    DataReplacement,
+    Delete,
+    Merge,
+    Operation,
+    Overwrite,
+    Project,
+    Update,
+)
 from lance_core.table.paths import DATA_PREFIX, DELETIONS_PREFIX, data_key
 from lance_core.table.reuse import without_fragments, without_replaced
 from lance_core.table.transaction import Transaction
@@ -183,10 +193,14 @@ def _without_changed(
     assert isinstance(operation, CreateIndex)
     indices = operation.new_indices
     for other in committed:
-        update = other.operation
-        if isinstance(update, Update) and update.fields_modified:
-            changed = (fragment.id for fragment in update.updated_fragments)
-            indices = without_fragments(indices, set(update.fields_modified), changed)
+        match other.operation:
+            case Update(fields_modified=fields, updated_fragments=updated):
+                changed = [fragment.id for fragment in updated]
+            case DataReplacement(fields=fields, replacements=replacements):
+                changed = [fragment_id for fragment_id, _ in replacements]
+            case _:
+                continue
+        indices = without_fragments(indices, latest.schema.with_ancestors(fields), changed)
     if indices and any(isinstance(other.operation, Merge) for other in committed):
         try:
             read = load_manifest(store, transaction.read_version)
@@ -195,7 +209,7 @@ def _without_changed(
                 f"{store.root}: index {indices[0].name!r} was built from version {transaction.read_version}, which was"
                 " cleaned up, and columns were written since; build the index again"
             ) from error
-        indices = without_replaced(indices, read.fragments, latest.fragments)
+        indices = without_replaced(indices, read.fragments, latest.fragments, latest.schema)
     return replace(operation, new_indices=indices)
 
 

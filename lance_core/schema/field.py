@@ -31,7 +31,7 @@ definition levels of the leaves below them:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -204,6 +204,22 @@ class Schema:
         """Yield all fields depth-first, each after its path of names."""
         for top in self.fields:
             yield from top.walk_paths()
+
+    def with_ancestors(self, ids: Iterable[int]) -> set[int]:
+        """Ids of fields with those of all fields above them: files name leaves alone, indices also the lists above."""
+        related = set(ids)
+        for node, parent_id in reversed(list(self.walk())):
+            if node.id in related and parent_id >= 0:
+                related.add(parent_id)
+        return related
+
+    def with_descendants(self, ids: Iterable[int]) -> set[int]:
+        """Ids of fields with those of all fields below them."""
+        related = set(ids)
+        for node, parent_id in self.walk():
+            if parent_id in related:
+                related.add(node.id)
+        return related
 
     def by_id(self) -> dict[int, Field]:
         """All fields by id."""

@@ -22,6 +22,7 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.schema import Schema
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
@@ -142,12 +143,12 @@ def without_fragments(
 
 
 def without_replaced(
-    indices: Sequence[IndexMetadata], before: FragmentList, after: FragmentList
+    indices: Sequence[IndexMetadata], before: FragmentList, after: FragmentList, schema: Schema
 ) -> tuple[IndexMetadata, ...]:
     """Remove each fragment whose indexed fields are stored in other files than before from the bitmaps of indices."""
     changed = {}
     for index, covered in live_coverage(indices):
-        fields = {*index.fields, *index.covering_fields}
+        fields = schema.with_descendants((*index.fields, *index.covering_fields))
         replaced = BitMap(
             i for i in covered if _files_of_fields(before.get(i), fields) != _files_of_fields(after.get(i), fields)
         )

@@ -103,7 +103,7 @@ def plan_columns_undo(
     return ColumnsBack(
         operation=lance_core.LanceOperation.Update(
             updated_fragments=list(restored.values()),
-            fields_modified=ids,
+            fields_modified=sorted(now.lance_schema.record.with_ancestors(ids)),
             update_mode="rewrite_columns",
             updated_fragment_offsets=rows,
         ),

@@ -45,12 +45,14 @@ class PresentSegment:
         fragment_ids: The fragments of the table's version that it covers.
         rows: Their live rows.
         version: The version that it was built on.
+        created_at_ms: When it was made, in milliseconds since the epoch; None if that is not recorded.
     """
 
     uuid: str
     fragment_ids: frozenset[int]
     rows: int
     version: int = 0
+    created_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
+from lance_core.commit.versions import find_manifest
 from lance_core.errors import LanceError
 from lance_core.maintenance.search.decide import PresentIndex, PresentSegment, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
@@ -20,6 +21,7 @@ from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each
 
 _SYSTEM = "__lance_"
+_CLOCK_SKEW_MS = 60 * 60 * 1000
 
 
 def find_pylance() -> str | None:
@@ -57,8 +59,36 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
     files = {column: digest_files(fragments, columns[column][0]) for column in failed}
     facts = TableFacts(columns=columns, fragments=rows, present=present, records=records, files=files)
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
-    oldest = {each.id: _find_oldest_row(each) for each in fragments if each.id in missed}
-    return replace(facts, created={each: version for each, version in oldest.items() if version is not None})
+    uncovered = [each for each in fragments if each.id in missed]
+    created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each)) is not None}
+    set_again = [oldest for each in uncovered if _find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
+    if set_again:
+        present = {name: _raise_versions(snapshot, index, min(set_again)) for name, index in present.items()}
+    return replace(facts, present=present, created=created)
+
+
+def _raise_versions(snapshot: Snapshot, index: PresentIndex, version: int) -> PresentIndex:
+    """The index of words with segments that may have rows of a version: a merge by pylance keeps the lowest version.
+
+    Whether it does is seen from when the segment was made, and the version committed.
+    """
+    if index.kind != "FTS" or all(segment.version >= version for segment in index.segments):
+        return index
+    manifest = find_manifest(snapshot.store, version)
+    committed_at = None if manifest is None else manifest.timestamp_ns // 1_000_000 - _CLOCK_SKEW_MS
+    segments = [
+        segment
+        if committed_at is not None and segment.created_at_ms is not None and segment.created_at_ms < committed_at
+        else replace(segment, version=max(segment.version, version))
+        for segment in index.segments
+    ]
+    return replace(index, segments=segments)
+
+
+def _find_newest_change(fragment: Fragment) -> int:
+    """The version in which a row of a fragment was changed last; 0 if it is not known."""
+    changes = fragment.last_updated_at_versions
+    return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
 def digest_files(fragments: Iterable[Fragment], field_id: int) -> str:
@@ -87,7 +117,10 @@ def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
     for segment in index.segments:
         live = frozenset(segment.fragment_ids) & rows.keys()
         count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
-        segments.append(PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version))
+        made_ms = None if segment.created_at is None else int(1000 * segment.created_at.timestamp())
+        segments.append(
+            PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version, created_at_ms=made_ms)
+        )
     metric, kind = index.details.get("metric_type"), name_kind(index.index_type)
     return PresentIndex(
         name=index.name,

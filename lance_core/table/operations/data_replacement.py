@@ -66,7 +66,7 @@ class DataReplacement:
         return replace(
             base,
             fragments=base.fragments.changed(updated=updated),
-            indices=without_fragments(base.indices, self.fields, updated),
+            indices=without_fragments(base.indices, base.schema.with_ancestors(self.fields), updated),
         )
 
 

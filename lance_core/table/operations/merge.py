@@ -65,7 +65,7 @@ class Merge(WireRecord):
             schema=self.schema,
             fragments=fragments,
             next_row_id=next_row_id,
-            indices=without_replaced(base.indices, base.fragments, fragments),
+            indices=without_replaced(base.indices, base.fragments, fragments, base.schema),
         )
         if self.first_row_id is not None:
             result = replace(

@@ -238,7 +238,8 @@ class Update(WireRecord):
         return with_last_updated(fragment, BitMap.deserialize(offsets), version)
 
     def _new_indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
-        indices = without_fragments(base.indices, set(self.fields_modified), (f.id for f in self.updated_fragments))
+        modified = base.schema.with_ancestors(self.fields_modified)
+        indices = without_fragments(base.indices, modified, (f.id for f in self.updated_fragments))
         if not moved_ids or self.update_mode is not UpdateMode.REWRITE_ROWS:
             return indices
         changed = set(self.fields_for_preserving_frag_bitmap)

@@ -209,9 +209,10 @@ def _without_changed(snapshot: Snapshot, segments: Sequence[IndexMetadata]) -> l
             )
         if isinstance(committed.operation, Update) and committed.operation.fields_modified:
             changed = {fragment.id for fragment in committed.operation.updated_fragments}
-            mine = without_fragments(mine, committed.operation.fields_modified, changed)
+            mine = without_fragments(mine, manifest.schema.with_ancestors(committed.operation.fields_modified), changed)
         elif isinstance(committed.operation, Merge):
-            mine = without_replaced(mine, load_manifest(snapshot.store, version - 1).fragments, manifest.fragments)
+            before = load_manifest(snapshot.store, version - 1).fragments
+            mine = without_replaced(mine, before, manifest.fragments, manifest.schema)
         fresh = {segment.uuid: segment for segment in mine}
         current = tuple(fresh.get(segment.uuid, segment) for segment in current)
     return list(current)

@@ -288,6 +288,26 @@ class TestBuilding:
         assert ("v_idx", "rebuild") in work(report)
         assert (states(table)["v_idx"].trained_rows, states(table)["v_idx"].segments) == (512, 1)
 
+    @pytest.mark.parametrize("moves", [False, True])
+    def test_old_words_of_a_fragment_that_came_later_are_not_found(self, tmp_path, moves):
+        """pylance's merged segment keeps the version of its oldest part."""
+
+        def old(ids):
+            return pa.table({"id": pa.array(ids, pa.int64()), "t": ["old"] * len(ids)})
+
+        uri = str(tmp_path / "t.lance")
+        table = lance_core.write_dataset(old(range(60)), uri, enable_stable_row_ids=True, max_rows_per_file=20)
+        pylance.dataset(uri).create_scalar_index("t", "INVERTED")
+        lance_core.dataset(uri).insert(old(range(100, 120)))
+        for value, where in (("mid", "id < 5"), ("new", "id >= 100")):
+            if moves and value == "new":
+                pylance.dataset(uri).update({"t": f"'{value}'"}, where=where)
+            else:
+                lance_core.dataset(uri).update({"t": f"'{value}'"}, where, write_mode="rewrite_columns")
+            assert not cover_rows(table).problems
+        counts = {word: len(pylance.dataset(uri).to_table(full_text_query=word)) for word in ("old", "mid", "new")}
+        assert counts == {"old": 55, "mid": 5, "new": 20}
+
     def test_a_branch_has_indices_of_its_own(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         branch = table.create_branch("work")

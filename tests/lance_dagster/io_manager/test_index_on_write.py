@@ -13,7 +13,7 @@ import lance_core
 from lance_core import maintenance
 from lance_core.maintenance.routine import declared
 from lance_core.maintenance.search import cover
-from lance_dagster import BranchPolicy, build_maintenance_job
+from lance_dagster import BranchPolicy, build_maintenance_job, build_undo_job
 from tests.lance_dagster.branches.test_indices import INDICES, promote, rows, unindexed
 from tests.lance_dagster.lake import QUIET, errors
 
@@ -204,3 +204,41 @@ def test_what_is_no_setting_is_rejected(lake, metadata, message):
     assert message in errors(lake.run(asset, fails=True))
     with pytest.raises(lance_core.errors.DatasetNotFoundError):
         lake.table("notes")
+
+
+def test_lists_that_an_undo_sets_back_are_found(lake):
+    words = ["old"]
+
+    @dg.asset
+    def base() -> pa.Table:
+        return pa.table({"id": range(20)})
+
+    @dg.asset(
+        deps=[base],
+        metadata={
+            "lance/write_mode": "columns",
+            "lance/table": "base",
+            "lance/key": "id",
+            "lance/missing": "keep",
+            "lance/index_on_write": True,
+            "lance/indices": {"tags": "LABEL_LIST", "words": "FTS"},
+        },
+    )
+    def lists() -> pa.Table:
+        count = 20 if words[0] == "old" else 5
+        column = pa.array([[words[0]]] * count, pa.list_(pa.string()))
+        return pa.table({"id": range(count), "tags": column, "words": column})
+
+    def count(word):
+        table = lance.dataset(lake.uri("base"))
+        searched = table.to_table(columns=["id"], full_text_query=word).num_rows
+        return searched, table.to_table(filter=f"array_has(tags, '{word}')").num_rows
+
+    job, resources = build_undo_job([base, lists]), {"io_manager": lake.manager()}
+    assert dg.materialize([base, lists], resources=resources, instance=lake.instance).success
+    words[0] = "new"
+    run = dg.materialize([base, lists], selection=[lists], resources=resources, instance=lake.instance)
+    assert (count("old"), count("new")) == ((15, 15), (5, 5))
+    undo = dg.Definitions(assets=[base, lists], jobs=[job], resources=resources).resolve_job_def(job.name)
+    assert undo.execute_in_process(instance=lake.instance, tags={"lance/undo_run": run.run_id}).success
+    assert (count("old"), count("new")) == ((20, 20), (0, 0))

@@ -35,7 +35,7 @@ def build_promotion_update(branch: Branch, changes: BranchChanges, inserted: Key
         removed_fragment_ids=tuple(fragment.id for fragment in changes.removed),
         updated_fragments=tuple(_update_fragment(branch, before, after) for before, after in changes.updated),
         new_fragments=tuple(_renumber_fragment(branch, fragment) for fragment in changes.added),
-        fields_modified=tuple(modified),
+        fields_modified=tuple(sorted(schema.with_ancestors(modified))),
         # It is not recorded which columns of moved rows changed, so no index by row id may keep covering these rows.
         fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()) if moved else (),
         update_mode=UpdateMode.REWRITE_COLUMNS if only_columns else UpdateMode.REWRITE_ROWS,
