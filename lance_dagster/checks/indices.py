@@ -9,9 +9,10 @@ import dagster as dg
 
 from lance_dagster.checks.health import apply_own_policy, choose_checked_tables, fit_policy
 from lance_dagster.checks.table_check import Finding, describe_missing_table, open_and_record_read, parse_limit
+from lance_dagster.health.lake import join_shared
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.tables.names import mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, table_refs
+from lance_dagster.tables.refs import TableLike, TableRef, known_refs, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -122,7 +123,7 @@ def build_lance_index_checks(  # noqa: PLR0913 - each is a choice of its own, mo
     )
     names = {ref.name for ref in refs}
     return [
-        _build_check(ref, table_policy, limits, severity, io_manager_key, is_listed=ref.name not in names)
+        _build_check(ref, table_policy, limits, severity, io_manager_key, refs, is_listed=ref.name not in names)
         for ref, table_policy in pairs
         if ref.name in names or apply_own_policy(table_policy, ref).indices
     ]
@@ -134,6 +135,7 @@ def _build_check(
     limits: _IndexLimits,
     severity: dg.AssetCheckSeverity,
     io_manager_key: str,
+    refs: Sequence[TableRef],
     *,
     is_listed: bool,
 ) -> dg.AssetChecksDefinition:
@@ -153,7 +155,9 @@ def _build_check(
             finding = describe_missing_table(context, ref, severity)
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in selected)
             return
-        table_policy = fit_policy(policy, ref.resolved(context), dataset)
+        root = table_root(getattr(context.resources, io_manager_key))
+        others = [*known_refs(context), *(each.resolved(context) for each in refs)]
+        table_policy = fit_policy(policy, join_shared(root, ref.resolved(context), others), dataset)
         if not (table_policy.indices or is_listed):
             table_policy = replace(table_policy, indices=None)
         look = _look(dataset, table_policy, limits)

@@ -366,12 +366,12 @@ def _globs(globs: str | Sequence[str]) -> tuple[str, ...]:
 def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
     """The assets of tables by the tables' URIs; assets whose tables cannot be located are left out.
 
-    If several assets share a table, an asset that writes rows takes precedence over one that owns columns; it has the
-    indices that the others declare.
+    The last reference to an asset counts. If several assets share a table, an asset that writes rows takes precedence
+    over one that owns columns; it has the indices that the others declare.
     """
     refs_by_uri: dict[str, TableRef] = {}
     root = root.with_listing()
-    for ref in refs:
+    for ref in {ref.key: ref for ref in refs}.values():
         try:
             location = root.locate(ref)
         except dg.DagsterInvalidDefinitionError:
@@ -385,6 +385,18 @@ def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, Table
         else:
             refs_by_uri[uri] = other.with_indices_of(ref)
     return refs_by_uri
+
+
+def join_shared(root: TableRoot, ref: TableRef, refs: Iterable[TableRef]) -> TableRef:
+    """The asset by which the table of an asset is maintained, with the indices that all its assets declare.
+
+    Args:
+        root: The root.
+        ref: The asset, whose table can be located.
+        refs: Further assets, of this table and of others.
+    """
+    (uri,) = _locate_assets(root, [ref])
+    return _locate_assets(root, [*refs, ref])[uri]
 
 
 def _canonical(uri: str) -> str:

@@ -20,6 +20,7 @@ from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_indices_of_assets import DECLARED, declaring, notes
 
 LIMITS = {"max_age": "30d", "max_bytes": 10_000_000}
+LABELS = {"label": "FTS"}
 ALL = {"declared", "built", "covered", "recall", "age", "size"}
 
 
@@ -89,6 +90,30 @@ def test_a_recall_that_is_too_low_is_shown_with_the_setting_that_reaches_it(lake
     assert set(failed(results)) == {"recall"}
     assert results["recall"].severity is dg.AssetCheckSeverity.ERROR
     assert "below 0.9; with other settings: nprobes=" in results["recall"].description
+
+
+def test_assets_that_share_a_table_are_checked_by_what_all_declare(lake):
+    @dg.asset(
+        deps=["docs"],
+        metadata={"lance/write_mode": "columns", "lance/table": "docs", "lance/key": "id", "lance/indices": LABELS},
+    )
+    def labels() -> pa.Table:
+        return pa.table({"id": range(300), "label": [f"label{i}" for i in range(300)]})
+
+    assets = [declaring(), labels]
+    lake.run(*assets)
+    defs = dg.Definitions(
+        assets=assets,
+        asset_checks=build_lance_index_checks(assets),
+        jobs=[dg.define_asset_job("check", dg.AssetSelection.all_asset_checks())],
+        resources={"io_manager": lake.manager()},
+    )
+    job = defs.resolve_job_def("check")
+    for indices, problem in ((DECLARED, "index 'label_idx': there is none for 300 rows"), (DECLARED | LABELS, None)):
+        maintain(lake.uri("docs"), indices)
+        result = job.execute_in_process(instance=lake.instance, run_config=QUIET)
+        problems = [each.description for each in result.get_asset_check_evaluations() if not each.passed]
+        assert problems == ([problem] * 2 if problem else [])
 
 
 def test_without_a_declaration_there_is_something_to_find(lake):
