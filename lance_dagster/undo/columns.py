@@ -40,10 +40,12 @@ class ColumnsBack:
     Attributes:
         operation: The operation to commit; None if the undo would not be exact.
         how: A description of the operation, or the reason for which there is none.
+        indices_lost: The indices that cover no row after it.
     """
 
     operation: lance_core.LanceOperation.BaseOperation | None = None
     how: str
+    indices_lost: tuple[str, ...] = ()
 
 
 def sets_columns(versions: Sequence[TableVersion]) -> bool:
@@ -94,12 +96,15 @@ def plan_columns_undo(
     restored = {key: _with_files(current[key], old[key], ids) for key in changed}
     rows = _rows_set(after, changed, versions) if now.has_stable_row_ids else None
     how = f"the columns {', '.join(_names(after, old_ids if goes else ids))} of {len(changed)} fragments are restored"
+    lost = _find_emptied_indices(now, old_ids if goes else ids, changed)
+    if lost:
+        how += f", so that indices {', '.join(lost)} cover no row: build them again, by maintenance or pylance"
     if goes:
         fragments = [restored.get(key, fragment) for key, fragment in current.items()]
         merge = lance_core.LanceOperation.Merge(
             fragments, rest, preserves_nullability=True, updated_fragment_offsets=rows
         )
-        return ColumnsBack(operation=merge, how=f"{how}, and {dropped}")
+        return ColumnsBack(operation=merge, how=f"{how}; {dropped}", indices_lost=lost)
     return ColumnsBack(
         operation=lance_core.LanceOperation.Update(
             updated_fragments=list(restored.values()),
@@ -108,7 +113,20 @@ def plan_columns_undo(
             updated_fragment_offsets=rows,
         ),
         how=how,
+        indices_lost=lost,
     )
+
+
+def _find_emptied_indices(
+    dataset: lance_core.LanceDataset, ids: Sequence[int], fragment_ids: Sequence[int]
+) -> tuple[str, ...]:
+    """The indices on some fields that cover rows, but only of the given fragments."""
+    lost = []
+    for index in dataset.describe_indices() if dataset.has_index else ():
+        covered = {fragment for segment in index.segments for fragment in segment.fragment_ids}
+        if index.num_rows_indexed and covered.issubset(fragment_ids) and not set(ids).isdisjoint(index.fields):
+            lost.append(index.name)
+    return tuple(lost)
 
 
 def _fragments(dataset: lance_core.LanceDataset) -> dict[int, FragmentMetadata]:

@@ -21,7 +21,7 @@ UNDO_ENTRY: Final = "lance/undid_run"
 """Entry of the events with the run that was undone."""
 
 INDICES_LOST: Final = "lance/indices_lost"
-"""Entry of the events with the indices that the restored version did not have."""
+"""Entry of the events with the indices that are to be built again."""
 
 
 def report_undo(instance: dg.DagsterInstance, ref: TableRef, plan: Undo, version: int) -> TableReport | None:

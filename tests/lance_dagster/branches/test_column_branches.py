@@ -183,6 +183,25 @@ def test_the_undo_of_two_columns_of_one_partition_in_any_order(lake, stable):
     assert lake.table("images").to_table().to_pylist() == before
 
 
+@pytest.mark.parametrize(("days", "lost"), [(1, ["vector_idx"]), (2, None)])
+def test_the_undo_of_columns_names_the_indices_without_rows(lake, days, lost):
+    images, embeddings = images_asset(), embeddings_asset()
+    for day in ["2024-01-01", "2024-01-02"][:days]:
+        lake.run(images, embeddings, partition=day)
+    run = lake.run(images, doubled_vectors(), select=[doubled_vectors()], partition="2024-01-01")
+    table = pylance.dataset(lake.uri("images"))
+    table.create_index("vector", "IVF_FLAT", num_partitions=1)
+    table.create_scalar_index("id", "BTREE")
+    result = undo(lake, run.run_id)
+    metadata = lake.instance.get_latest_materialization_event(embeddings.key).asset_materialization.metadata
+    assert metadata["lance/commit"].value.get("indices_lost") == lost
+    warnings = [each.user_message for each in lake.instance.all_logs(result.run_id) if each.level == 30]
+    assert [f"so that indices {lost[0]} cover no row" in each for each in warnings] == [True] if lost else not warnings
+    covered = {index.name: index.num_rows_indexed for index in lake.table("images").describe_indices()}
+    assert not covered.get("vector_idx") if lost else covered["vector_idx"]
+    assert covered["id_idx"] == lake.table("images").count_rows()
+
+
 def test_the_undo_of_the_run_that_added_the_column_drops_it(lake):
     images, embeddings, labels = images_asset(), embeddings_asset(), labels_asset()
     lake.run(images, partition="2024-01-01")
