@@ -156,8 +156,8 @@ def _build_check(
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in selected)
             return
         root = table_root(getattr(context.resources, io_manager_key))
-        others = [*known_refs(context), *(each.resolved(context) for each in refs)]
-        table_policy = fit_policy(policy, join_shared(root, ref.resolved(context), others), dataset)
+        all_refs = [*known_refs(context), *(each.resolved(context) for each in refs)]
+        table_policy = fit_policy(policy, join_shared(root, ref.resolved(context), all_refs), dataset)
         if not (table_policy.indices or is_listed):
             table_policy = replace(table_policy, indices=None)
         look = _look(dataset, table_policy, limits)

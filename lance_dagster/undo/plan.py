@@ -63,7 +63,7 @@ class Undo:
         operation: The operation to commit.
         rows_after: The number of live rows after the undo.
         moves: The moves that reset the watermarks of incremental inputs.
-        indices_lost: The indices that are gone or cover no row after the undo, and must be built again.
+        indices_lost: The indices that are missing or cover no row after the undo, and must be built again.
     """
 
     dataset: lance_core.LanceDataset = field(repr=False)
@@ -271,9 +271,13 @@ def _plan_by_fragments(
             if columns.operation is None:
                 raise CannotUndoError(columns.how)
             moves = _watermarks_back(dataset, run_versions)
-            rows, lost = dataset.count_rows(), columns.indices_lost
-            plan = {"how": columns.how, "operation": columns.operation, "rows_after": rows, "moves": moves}
-            return {**plan, "indices_lost": lost}
+            return {
+                "how": columns.how,
+                "operation": columns.operation,
+                "rows_after": dataset.count_rows(),
+                "moves": moves,
+                "indices_lost": columns.indices_lost,
+            }
     odd = [f"{version.version} ({version.operation})" for version in run_versions if version.operation not in _PLAIN]
     if odd:
         raise CannotUndoError(f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments")
