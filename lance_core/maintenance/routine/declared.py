@@ -88,11 +88,14 @@ class DeclaredIndices:
         """The actions that can be done now."""
         return [action for action in self.actions if action.is_possible]
 
-    @property
-    def lacking(self) -> list[IndexAction]:
-        """The builds of indices that are missing, that cover no row, or that an attempt has broken."""
+    def find_lacking(self, *, with_broken: bool) -> list[IndexAction]:
+        """The builds of indices that are missing, or that cover no row.
+
+        Args:
+            with_broken: Whether builds of those that an attempt has broken are among them.
+        """
         rows = {name: index.rows for name, index in self.facts.present.items()}
-        broken = [name for name, record in self.facts.records.items() if record.failure is not None]
+        broken = [name for name, record in self.facts.records.items() if with_broken and record.failure is not None]
         builds = [each for each in self.due if each.action in ("build", "rebuild")]
         return [each for each in builds if not rows.get(each.name) or each.name in broken]
 

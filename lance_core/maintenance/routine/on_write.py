@@ -16,8 +16,9 @@ def keep_indices(
 ) -> IndexCoverage:
     """Let indices cover all rows: the declared ones that a table lacks are built, and then all are extended.
 
-    Nothing else of maintenance is done: what is built is measured by the next run. What has failed before is tried
-    again when that is due, with `require_search` at once. If no index is missing or misses a row, nothing is committed.
+    Nothing else of maintenance is done: what is built is measured by the next run, and so is built again what an
+    attempt has broken; with `require_search` that is done here, at once. If no index is missing or misses a row,
+    nothing is committed.
 
     Args:
         dataset: The table; it moves to the newest version.
@@ -40,7 +41,7 @@ def keep_indices(
         return cover_rows(dataset, properties=properties, index_memory=memory, index_timeout_s=timeout_s)
     report = MaintenanceReport(plan=MaintenancePlan(table=dataset.uri, uri=dataset.uri, policy=policy))
     with IndexWork(dataset, policy, properties or {}, dict(declared.facts.records)) as work:
-        while action := work.find_next(declared.lacking):
+        while action := work.find_next(declared.find_lacking(with_broken=policy.require_search)):
             report = work.run(action, declared.facts, report)
             declared = survey_declared(dataset, policy, work.records, waits=waits) or declared
         failures = {name: work.records[name].failure for name in declared.names if name in work.records}

@@ -154,7 +154,7 @@ def test_an_attempt_that_ended_between_commit_and_indices_is_completed_by_the_ne
     assert unindexed(lake.uri("notes")) == COVERED
 
 
-def test_a_failed_index_is_named_by_the_event_and_left_to_maintenance(lake):
+def test_a_failed_index_is_named_by_the_event_and_left_to_maintenance_unless_search_is_required(lake):
     lake.run(notes)
     uri = lake.uri("notes")
     (index,) = (each for each in lake.table("notes").list_indices() if each["name"] == "embedding_idx")
@@ -166,11 +166,14 @@ def test_a_failed_index_is_named_by_the_event_and_left_to_maintenance(lake):
         assert set(entries["lance/indices_covered"].split(", ")) == {"body_idx", "id_idx"}
     (health,) = (each for each in maintenance.describe_index_health(lake.table("notes")) if each.failure)
     assert (health.name, health.failure["count"], health.failure["action"]) == ("embedding_idx", 1, "extend")
+    starved = make_notes(**{"lance/maintenance": {"require_search": True, "index_memory": 1000}})
+    result = lake.run(starved, tags={"first": "340", "count": "20"}, fails=True)
+    message = errors(result)
+    assert "is committed, and gets no event, because the policy has require_search: index " in message
+    assert "index embedding_idx: " in message
     strict = make_notes(**{"lance/maintenance": {"require_search": True}})
-    result = lake.run(strict, tags={"first": "340", "count": "20"}, fails=True)
-    assert "is committed, and gets no event, because the policy has require_search: index embedding_idx" in errors(
-        result
-    )
+    entries = entries_of(lake.run(strict, tags={"first": "360", "count": "20"}))
+    assert set(entries["lance/indices_covered"].split(", ")) == set(COVERED)
     job = build_maintenance_job([notes])
     defs = dg.Definitions(assets=[notes], jobs=[job], resources={"io_manager": lake.manager()})
     assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success

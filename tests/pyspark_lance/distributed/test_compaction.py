@@ -119,7 +119,7 @@ def test_an_interrupted_compaction_leaves_no_file(spark, table, uri, monkeypatch
 
     run, before = module.run_job, data_files(uri)
 
-    def interrupted(session, call):
+    def interrupted(session, call, _timeout_s):
         run(session, call)
         assert len(data_files(uri)) == len(before) + 2
         raise KeyboardInterrupt
