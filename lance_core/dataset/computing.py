@@ -1,6 +1,7 @@
 """Methods of `LanceDataset` that compute columns with a function of the user, and the table of rows on which it failed.
 
-    _failed/<name>.lance, beside the table    branch, row_id, key, inputs, code_version, error, failed_at, attempt
+    _failed/<table>.<name>.lance, beside the table
+        branch, row_id, key, inputs, code_version, error, failed_at, attempt
 
 A row is in that table until a call succeeds on it. Row ids are those of the branch: rows that it added get others by a
 promotion. Rows that failed on a branch and were promoted are main's by the next run on main, which finds them by the
@@ -40,6 +41,7 @@ from lance_core.verbs.columns.compute.records import (
 from lance_core.verbs.columns.compute.run import Run
 from lance_core.verbs.columns.compute.tasks import Executor, execute
 from lance_core.verbs.context.handle import Handle, resolve_target
+from lance_core.verbs.inspect.listing import SUFFIX
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 FAILED_ROWS: Final = pa.schema([
@@ -117,7 +119,8 @@ class ComputeVerbs(Handle):
                 computes due rows of fragments that no other run holds, a share of them at a time, and at the end waits
                 for the others, and computes what they leave.
             lease_seconds: Seconds after which a run of another host that is not seen any more counts as dead.
-            failures_uri: The table of failed rows; None for `_failed/<name>.lance` beside the table.
+            failures_uri: The table of failed rows; None for `_failed/<table>.<name>.lance` beside the table. No other
+                table's failed rows may be in it.
             attempt: A note on this call in the table of failed rows.
             progress: Called after each call of the function; None for a progress bar, if standard error is a terminal.
             cost_per_row: What a call costs for each row, for `count_due_rows` of later runs.
@@ -234,9 +237,9 @@ def _describe_computation(name: str, inputs: Sequence[str] | str, columns: pa.Sc
 
 
 def _failures_beside(dataset: Handle, name: str) -> str:
-    """The URI of the table of failed rows beside a table."""
-    parent = dataset.root_uri.rpartition("/")[0]
-    return uri_below(parent, f"_failed/{name}.lance")
+    """The URI of the table of failed rows beside a table; tables of one folder may have computations of one name."""
+    parent, _, folder = dataset.root_uri.rstrip("/").rpartition("/")
+    return uri_below(parent, f"_failed/{folder.removesuffix(SUFFIX)}.{name}.lance")
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,12 +192,12 @@ def publish(
         operation=operation,
         writers=writers,
         is_idle=is_idle,
-        coverage=None if is_idle else _cover_promotion(main, promotion.version, latest, properties, policies),
+        coverage=None if is_idle else _cover_promotion(dataset, promotion.version, latest, properties, policies),
     )
 
 
 def _cover_promotion(
-    main: lance_core.LanceDataset,
+    promoted: lance_core.LanceDataset,
     version: int,
     latest: lance_core.LanceDataset,
     properties: Mapping[str, str],
@@ -212,10 +212,10 @@ def _cover_promotion(
     indices = {column: index for policy in reversed(declared) for column, index in (policy.indices or {}).items()}
     coverage = cover_rows(latest, properties, replace(declared[0], indices=indices) if declared else None)
     try:
-        before = main.checkout_version((None, version - 1)).describe_indices()
-    except VersionNotFoundError:  # the branch was promoted long ago
+        before = promoted.checkout_version((None, version - 1)).describe_indices()
+    except VersionNotFoundError:  # the branch was promoted long ago, or main had no version
         return coverage
-    present = {index.name for index in latest.describe_indices()}
+    present = {index.name for dataset in (promoted, latest) for index in dataset.describe_indices()}
     reason = "the promotion replaced all rows, which drops it"
     dropped = {index.name: reason for index in before if index.name not in present}
     return replace(coverage, problems={**dropped, **coverage.problems})

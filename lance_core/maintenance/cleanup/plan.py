@@ -461,10 +461,7 @@ def _keep_young(
     if any(since - _CLOCK_SKEW < times[version] for version in times.keys() - young):
         clock = _read_clock(store)
         if clock is None:
-            age, reason = (
-                YOUNG_AGE + _CLOCK_SKEW,
-                ", and its clock cannot be read without rights to write",
-            )
+            age, reason = YOUNG_AGE + _CLOCK_SKEW, ", and its clock cannot be read without rights to write"
         since = min(since, (datetime.now(UTC) - _CLOCK_SKEW if clock is None else clock) - YOUNG_AGE)
         young |= {version for version in times.keys() & written.keys() if written[version] > since}
     if not young:

@@ -1,5 +1,6 @@
 """A promotion brings the indices of main: search finds the rows of the branch as a comparison with all rows would."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -118,9 +119,14 @@ def test_an_index_that_a_promotion_drops_is_named(lake):
 def test_a_promotion_again_makes_no_version(indexed):
     lake, uri = indexed
     promote(lake)
-    version = lance_core.dataset(uri).version
+    table = lance_core.dataset(uri)
+    table.drop_index("embedding_idx")
     promote(lake)
-    assert lance_core.dataset(uri).version == version
+    with dg.DagsterInstance.ephemeral() as instance:  # which does not know of the first event
+        result = promote(replace(lake, instance=instance))
+    assert lance_core.dataset(uri).version == table.version
+    (event,) = [each.materialization for each in result.all_events if each.is_step_materialization]
+    assert "lance/indices_not_covered" not in event.metadata  # the promotion did not drop the index
 
 
 def test_an_index_that_was_not_covered_is_covered_by_the_next_promotion(indexed, monkeypatch):

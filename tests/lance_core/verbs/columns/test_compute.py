@@ -64,7 +64,7 @@ def table(tmp_path):
 
 
 def failures(table):
-    return lance_core.dataset(f"{Path(table.uri).parent}/_failed/size.lance").to_table().to_pylist()
+    return lance_core.dataset(f"{Path(table.uri).parent}/_failed/t.size.lance").to_table().to_pylist()
 
 
 @pytest.mark.parametrize("version", ["0.1", "2.0"])
@@ -91,6 +91,21 @@ def test_files_without_null_structs_are_rejected_and_the_remedy_works(tmp_path, 
 
 
 class TestFunctions:
+    def test_tables_of_one_folder_keep_their_failed_rows_apart(self, tmp_path):
+        def fail_on_b(batch):
+            if "b" in batch["text"].to_pylist():
+                raise ValueError("b")
+            return measure(batch)
+
+        uris = [tmp_path / "one.lance", tmp_path / "two.lance"]
+        for uri, texts in zip(uris, (["a", "b"], ["b", "a"]), strict=True):
+            lance_core.write_dataset({"text": texts}, uri, enable_stable_row_ids=True)
+        for _ in range(2):
+            for number, uri in enumerate(uris):
+                lance_core.dataset(uri).compute_columns(fail_on_b, **SIZE, max_failed_rows=1)
+                listed = lance_core.dataset(tmp_path / f"_failed/{uri.stem}.size.lance").to_table()
+                assert listed["row_id"].to_pylist() == [1 - number]
+
     def test_frames_by_annotation(self, table):
         import pandas as pd
         import polars as pl
@@ -633,7 +648,7 @@ class TestProcesses:
 
         table.compute_columns(fail, **SIZE, batch_size=1, commit_every=1, max_failed_rows=1)
         assert lance.dataset(uri, **options).to_table()["size"].to_pylist() == [1, 2, None]
-        failed = uri.replace("t.lance", "_failed/size.lance")
+        failed = uri.replace("t.lance", "_failed/t.size.lance")
         assert lance_core.dataset(failed, **options).count_rows() == 1
         assert table.compute_columns(fail, **SIZE).rows_due == {}
 

@@ -290,7 +290,7 @@ class Machine:
                 code, text = cell or (None, None)
                 value = None if cell is None or text == "poison" else len(text) + 1000 * int(code)
                 assert row.get("size") == value, (library.__name__, row, cell)
-        failed = f"{self.uri.rpartition('/')[0]}/_failed/size.lance"
+        failed = f"{self.uri.rpartition('/')[0]}/_failed/t.size.lance"
         failures = sum(1 for _, cell in self.rows.values() if cell and cell[1] == "poison")
         if failures and not {"restore", "promote"} & {step.partition(" ")[0] for step in self.steps}:
             assert lance_core.dataset(failed).count_rows() >= failures
