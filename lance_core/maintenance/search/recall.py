@@ -125,9 +125,11 @@ def _read_queries(request: Mapping[str, Any]) -> _Floats:
     snapshot = Handle(request["queries"], storage_options=request["options"] or None).snapshot
     vectors, count = list[_Floats](), 0
     for batch in _read_batches(snapshot, request["column"]):
-        if count < _MOST_QUERIES and batch.column(0).null_count < len(batch):
+        if batch.column(0).null_count < len(batch):
             vectors.append(_to_matrix(batch.column(0).drop_null()))
             count += len(vectors[-1])
+        if count >= _MOST_QUERIES:
+            break
     if not vectors:
         raise InvalidInputError(f"the table of queries {request['queries']} has no vectors in {request['column']!r}")
     return np.concatenate(vectors)[:_MOST_QUERIES]
