@@ -173,7 +173,7 @@ def test_failed_rows_are_bisected(table, compute, uri):
     with pytest.raises(FailedRowsError, match=r"failed on 14 of 100 rows, and 0 may fail, at first with ValueError"):
         compute(fail)
     assert sizes(uri) == [None if size == 5 else size for size in EXPECTED]
-    failures = str(Path(uri).parent / "_failed" / "size.lance")
+    failures = str(Path(uri).parent / "_failed" / f"{Path(uri).stem}.size.lance")
     assert sorted(lance_core.dataset(failures).to_table()["row_id"].to_pylist()) == [
         i for i in range(100) if i % 7 == 5
     ]
@@ -280,7 +280,7 @@ def test_another_run_is_rejected_meanwhile(table, compute, uri):
         return lance_core.dataset(uri).compute_columns(measure, **SIZE)
 
     assert compute(compute_too, where="id < 8", max_failed_rows=8).rows_failed == 8
-    failures = lance_core.dataset(str(Path(uri).parent / "_failed" / "size.lance")).to_table()
+    failures = lance_core.dataset(str(Path(uri).parent / "_failed" / f"{Path(uri).stem}.size.lance")).to_table()
     assert all("RetryableConflictError: computation 'size'" in error for error in failures["error"].to_pylist())
 
 
