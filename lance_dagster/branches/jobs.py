@@ -146,6 +146,7 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
     for main, refs in tables:
         names = join_names(refs)
         try:
+            run.reject_moved(refs, main)
             properties = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
             checks = checked_branches.get(main.root_uri)
             published = promotion.publish(main, branch, checked=checks, properties=properties, refs=refs)

@@ -141,6 +141,7 @@ def build_erasure_job(
 
 
 def _erase(run: TableRun) -> None:
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports
     from lance_dagster.erasure.events import count_rows_before_erasure, log_erasure  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
@@ -155,10 +156,16 @@ def _erase(run: TableRun) -> None:
     tables: dict[str, _Table] = {dataset.root_uri: (dataset, named) for dataset, named in existing}
     reports = _erase_tables(tables, where, dry_run=True, **allowed)
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
+    moved: list[str] = []
     for uri, (dataset, named) in tables.items():
         sharing = assets_of_table(context, root, dataset, named)
         rows = count_rows_before_erasure(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
         if not (stopped or is_dry):
+            try:
+                run.reject_moved(named, dataset)
+            except DatasetNotFoundError as error:
+                moved.append(str(error))
+                continue
             properties = _make_properties(context, dataset, named)
             reports |= _erase_tables({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
         context.log.info("%s: %s", join_names(named), json.dumps(asdict(reports[uri])))
@@ -172,6 +179,8 @@ def _erase(run: TableRun) -> None:
             f"nothing was erased, because of obstacles: {'; '.join(places)}. The entry lance/erasure of the events "
             "describes them"
         )
+    if moved:
+        raise dg.Failure(f"rows may be left: {'; '.join(moved)}")
     left = [] if is_dry else [join_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")

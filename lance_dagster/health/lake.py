@@ -51,6 +51,7 @@ class LakeTable:
         is_declared: Whether the code location has an asset for the table.
         own_options: The storage options that a namespace gives for the table; None for those of the root.
         names: The path, and those of the table's further ids: globs and policies can use any of them.
+        ids: Its ids in a namespace, each as its parts; None where no namespace names the tables.
         problem: Why the table cannot be opened; None if it can.
     """
 
@@ -61,6 +62,7 @@ class LakeTable:
     is_declared: bool = False
     own_options: Mapping[str, str] | None = field(default=None, repr=False)
     names: tuple[str, ...]
+    ids: Sequence[Sequence[str]] | None = None
     problem: str | None = None
 
     @property
@@ -158,6 +160,7 @@ class Lake:
                     path=path,
                     uri=table.uri,
                     names=table.names,
+                    ids=table.ids,
                     versions=table.versions,
                     is_declared=ref is not None,
                     own_options=table.storage_options if place.namespace else None,

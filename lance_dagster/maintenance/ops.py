@@ -13,7 +13,14 @@ from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 from lance_dagster.maintenance.expired_partitions import find_expired_partitions, observe_expired_partitions
 from lance_dagster.maintenance.observations import INDEX_WORK, observation_of, repeats_last_observation, summary_of
 from lance_dagster.maintenance.run_config import MaintenanceConfig
-from lance_dagster.maintenance.targets import AssetLog, choose_targets, in_order_of_run, survey_target, versions_in_use
+from lance_dagster.maintenance.targets import (
+    AssetLog,
+    choose_targets,
+    in_order_of_run,
+    options_of_table,
+    survey_target,
+    versions_in_use,
+)
 from lance_dagster.maintenance.work import JobSurvey, TableWork
 from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.location import below_root
@@ -22,7 +29,7 @@ from lance_dagster.tables.refs import TableRef, TableRoot, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import CompactionTask, IndexBuilder, MaintenanceReport, Rewriter
+    from lance_core.maintenance import CompactionTask, IndexBuilder, MaintenancePlan, MaintenanceReport, Rewriter
     from lance_core.maintenance.routine.steps import StepContext
 
 Engine = Literal["process", "spark"]
@@ -69,18 +76,16 @@ class MaintenanceOps:
         below_root(root.root_uri, LOG_FOLDER)
         return root
 
-    def opener(self, context: dg.OpExecutionContext, uri: str, asset: str) -> Callable[[], "lance_core.LanceDataset"]:
-        """A function that opens the newest version of a table."""
+    def opener(
+        self, context: dg.OpExecutionContext, plan: "MaintenancePlan"
+    ) -> Callable[[], "lance_core.LanceDataset"]:
+        """A function that opens the newest version of a table, unless its ids or its asset have another one now."""
         import lance_core  # noqa: PLC0415 - code locations load without it
 
         root = self.root(context)
-        ref = next((ref for ref in self.refs if ref.name == asset), None)
-        if ref is None and self.lake is not None and self.lake.place(root).namespace:
-            tables = self.lake.find(root, (), context)
-            own_options = next((table.own_options for table in tables if table.uri == uri), root.options)
-            return lambda: lance_core.dataset(uri, storage_options=own_options)
-        options = root.options if ref is None else root.locate(ref.resolved(context)).options(root.storage_options)
-        return lambda: lance_core.dataset(uri, storage_options=options)
+        return lambda: lance_core.dataset(
+            plan.uri, storage_options=options_of_table(context, root, self.refs, self.lake, plan)
+        )
 
     def rewriter(self, context: dg.OpExecutionContext) -> "Rewriter":
         """The rewriter that runs tasks in a step: in its process, or on Spark's executors."""
@@ -123,7 +128,8 @@ class MaintenanceOps:
         def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
             changed = self.policy.changed(config.overrides(), where="configuration of the run")
             self.log_root(context)  # a run that could not write its log changes nothing
-            surveyed, root, due = JobSurvey(policy=changed), self.root(context), []
+            root = self.root(context) if self.lake is not None else self.root(context).with_listing()
+            surveyed, due = JobSurvey(policy=changed), []
             targets = choose_targets(context, root, self.refs, self.lake, config.tables, log=context.log)
             is_shared = self.lake is not None or len(self.refs) > 1
             for target in in_order_of_run(context, targets):
@@ -139,7 +145,9 @@ class MaintenanceOps:
             for fitting in self._fit_budget(context, due, self.budget.changed(config.limits())):
                 work = self._foresee_dry_run(context, fitting)
                 is_dry, report = work.report.plan.policy.dry_run, work.report
-                if report.error is None and (is_dry or report.is_put_off):
+                if report.was_dropped:
+                    surveyed.absent.append(work.asset)
+                elif report.error is None and (is_dry or report.is_put_off):
                     _end_with_survey(context, work, surveyed, is_asked=bool(config.tables))
                 else:
                     surveyed.due.append(replace(work, report=replace(report, tasks=())))
@@ -167,6 +175,7 @@ class MaintenanceOps:
 
     def _foresee_dry_run(self, context: dg.OpExecutionContext, work: TableWork) -> TableWork:
         """In a dry run, add what a run would do to the report; an error is kept in it, as for other steps."""
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
         from lance_core.maintenance.routine.dry_run import foresee  # noqa: PLC0415 - heavy imports at first use
 
         report, plan = work.report, work.report.plan
@@ -174,8 +183,10 @@ class MaintenanceOps:
             return work
         try:
             in_use = versions_in_use(context, self.root(context), work)
-            dataset = self.opener(context, plan.uri, work.asset)().checkout_version((plan.branch, plan.health.version))
+            dataset = self.opener(context, plan)().checkout_version((plan.branch, plan.health.version))
             return replace(work, report=foresee(dataset, report, in_use))
+        except DatasetNotFoundError:
+            return replace(work, report=replace(report, was_dropped=True))
         except Exception as error:
             context.log.exception("asset %s: the dry run failed", work.asset)
             return replace(work, report=report.failed("dry_run", error))
@@ -204,7 +215,7 @@ class MaintenanceOps:
             from lance_core.maintenance.routine.steps import rewrite_tasks  # noqa: PLC0415 - heavy imports
 
             plan = task.plan
-            open_table = self.opener(context, plan.uri, plan.table)
+            open_table = self.opener(context, plan)
             rewrites, error = rewrite_tasks(open_table, task.tasks, self.rewriter(context), plan.deadline)
             if error is None:
                 return plan.table, rewrites
@@ -254,12 +265,12 @@ class MaintenanceOps:
                     log=log,
                 )
 
-            open_table = self.opener(context, table.report.plan.uri, table.asset)
+            open_table = self.opener(context, table.report.plan)
             work: TableWork = table
             for core_step in core_steps:
                 report = run_step(core_step, work.report, open_table, partial(step_context, core_step), log)
                 if core_step == "expire" and report.done.get("rows_expired"):
-                    work = self._find_expired_partitions(context, work, report, open_table())
+                    work = self._find_expired_partitions(context, work, report, open_table)
                 else:
                     work = replace(work, report=report)
             return work
@@ -267,14 +278,22 @@ class MaintenanceOps:
         return run_steps
 
     def _find_expired_partitions(
-        self, context: dg.OpExecutionContext, work: TableWork, report: "MaintenanceReport", dataset: Any
+        self,
+        context: dg.OpExecutionContext,
+        work: TableWork,
+        report: "MaintenanceReport",
+        open_table: Callable[[], Any],
     ) -> TableWork:
         """The work after rows expired, with the partitions that have no rows any more."""
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
         refs = {ref.name: ref for ref in self.refs}
         keys = {name: dg.AssetKey.from_user_string(name) for name in (*work.owners, *work.other_assets)}
         assets = [refs.get(name, TableRef(key=key)).resolved(context) for name, key in keys.items()]
         try:
-            partitions = find_expired_partitions(context, report, assets, dataset)
+            partitions = find_expired_partitions(context, report, assets, open_table())
+        except DatasetNotFoundError:
+            return replace(work, report=replace(report, was_dropped=True))
         except Exception as error:  # the rows are deleted: the other steps go on
             context.log.exception("asset %s: its partitions could not be compared", work.asset)
             return replace(work, report=report.failed("expire", error))

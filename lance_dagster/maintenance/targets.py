@@ -18,12 +18,21 @@ from lance_dagster.health.lake import Lake, LakeTable
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of, recorded_metadata
 from lance_dagster.maintenance.work import TableWork
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRef, TableRoot, chosen_refs, is_foreign, on_branch
+from lance_dagster.tables.namespaces import ids_at
+from lance_dagster.tables.refs import (
+    MAINTENANCE_KEY,
+    TableRef,
+    TableRoot,
+    chosen_refs,
+    is_foreign,
+    known_refs,
+    on_branch,
+)
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_core.maintenance import MaintenancePolicy, MaintenanceReport
+    from lance_core.maintenance import MaintenancePlan, MaintenancePolicy, MaintenanceReport
 
 ORDER_TAG: Final = "lance/order"
 """Tag of a run with the value from which the order of its tables is drawn."""
@@ -73,6 +82,15 @@ class MaintenanceTarget:
     def uri(self, root: TableRoot) -> str:
         """The URI of the table."""
         return root.locate(self.ref).uri if self.table is None else self.table.uri
+
+    def ids(self, root: TableRoot) -> Sequence[Sequence[str]] | None:
+        """Its ids in the listing of a root, each as its parts; None where no manifest table has been listed."""
+        from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+
+        if self.table is not None or root.listing is None or not root.listing.is_kept:
+            return None if self.table is None else self.table.ids
+        ids = ids_at(root.root_uri, canonical_uri(self.uri(root)), root.listing)
+        return [object_id.split(catalog.DELIMITER) for object_id in ids]
 
     def open(self, root: TableRoot, branch: str | None) -> lance_core.LanceDataset | None:
         """The newest version of a branch of the table, or of main; None if there is no table or no such branch."""
@@ -217,6 +235,7 @@ def survey_target(
             table=target.ref.name,
             max_unindexed_fragments=root.max_unindexed_fragments,
             versions=None if target.table is None or branch is not None else target.table.versions,
+            ids=target.ids(root),
         )
         report = survey(fit(core_policy, target), partition_columns=columns)
         work = TableWork(report=report, is_asset=target.is_asset, is_defined=target.is_defined)
@@ -243,6 +262,52 @@ def survey_target(
     work = replace(work, report=report)
     report = report if work.is_due else _count_indices_left(report, AssetLog(context.log))
     return replace(work, report=replace(report, seconds=time.monotonic() - started))
+
+
+def options_of_table(
+    context: dg.OpExecutionContext, root: TableRoot, refs: Sequence[TableRef], lake: Lake | None, plan: MaintenancePlan
+) -> dict[str, str] | None:
+    """The storage options that open the table of a plan, which must still be the one of its ids and of its asset.
+
+    The policy was chosen by these, and others may have given them to another table since.
+
+    Args:
+        context: The context of the op.
+        root: The root of the IO manager.
+        refs: The tables of the job, by asset.
+        lake: The root whose tables the job lists.
+        plan: The plan.
+
+    Raises:
+        DatasetNotFoundError: The ids or the asset have no table any more, or another one.
+    """
+    from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+    place, options = root if lake is None else lake.place(root), root.options
+    if plan.ids is not None:
+        place = place.with_listing()
+        options = catalog.check_ids(
+            plan.root_uri,
+            plan.ids,
+            root_uri=place.root_uri,
+            storage_options=place.options,
+            namespace=dict(place.namespace) or None,
+            listing=place.listing,
+        )
+    if (place.root_uri, place.namespace) == (root.root_uri, root.namespace):
+        root = place  # with what is listed now
+    further_refs = [] if plan.ids is None else known_refs(context)
+    ref = {each.name: each for each in [*further_refs, *refs]}.get(plan.table)
+    if ref is None:
+        return options
+    try:
+        location = root.locate(ref.resolved(context))
+    except dg.DagsterInvalidDefinitionError:  # an asset that has no table, and has the name of this one
+        return options
+    if canonical_uri(location.uri) != plan.root_uri:
+        raise DatasetNotFoundError(f"{plan.root_uri} is no longer the table of asset {plan.table}")
+    return location.options(root.storage_options)
 
 
 def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> MaintenanceReport:

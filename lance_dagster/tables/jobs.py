@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lance_dagster._context.jobs import build_job_with_some_resources
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,27 @@ class TableRun:
     def chosen_refs(self) -> Iterator[TableRef]:
         """The tables that the configuration chooses, each with the metadata of its definition; see `chosen_refs`."""
         return chosen_refs(self.context, self.refs, self.config.tables)
+
+    def reject_moved(self, refs: Iterable[TableRef], dataset: lance_core.LanceDataset) -> None:
+        """Reject a table that was opened before others renamed it or swapped it with another one in its namespace.
+
+        Args:
+            refs: The assets whose table it was.
+            dataset: The table.
+
+        Raises:
+            DatasetNotFoundError: An asset has no table any more, or another one.
+        """
+        from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+        root = self.root.with_listing()
+        moved = [ref.name for ref in refs if canonical_uri(root.locate(ref).uri) != dataset.root_uri]
+        if moved:
+            raise DatasetNotFoundError(
+                f"{dataset.root_uri} is no longer the table of asset {', '.join(moved)}, as others renamed or dropped "
+                "it in the namespace meanwhile; it was left as it was: start the run again"
+            )
 
 
 def build_table_job(

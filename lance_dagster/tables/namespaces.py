@@ -53,6 +53,14 @@ def read_listing(root: Root) -> Listing:
     return catalog.read_listing(root.root_uri, storage_options=root.options)
 
 
+def ids_at(root_uri: str, uri: str, listing: Listing) -> list[str]:
+    """The ids that a manifest table gives to the table at a canonical URI, in their order."""
+    from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+
+    tables = sorted(listing.tables.items())
+    return [name for name, path in tables if canonical_uri(catalog.uri_below(root_uri, path)) == uri]
+
+
 def resolve_location(location: TableLocation, root: Root, listing: Listing | None) -> TableLocation:
     """The location that a namespace names for a table, if there is one.
 
@@ -121,11 +129,9 @@ def follow_id(location: TableLocation, root: Root, name: str, listing: Listing |
     path = current.tables.get(object_id)
     if path is not None:
         return replace(location, uri=catalog.uri_below(root.root_uri, path))
-    ids = {
-        each for each, path in current.tables.items() if canonical_uri(catalog.uri_below(root.root_uri, path)) == uri
-    }
+    ids = ids_at(root.root_uri, uri, current)
     # A key is escaped as the folder of its table can be, and has a suffix where another asset has the name.
-    if not ids.isdisjoint({object_id, unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}):
+    if not {object_id, unquote(object_id), object_id.removesuffix(catalog.SUFFIX)}.isdisjoint(ids):
         return location
     is_own_folder = unquote(uri.removeprefix(folder)) in (unquote(name), unquote(name) + catalog.SUFFIX)
     is_taken_away = ids or (current.is_kept and not (is_own_folder and uri.endswith(catalog.SUFFIX)))
@@ -227,7 +233,6 @@ def name_below(
     folder = canonical_uri(root_uri).rstrip("/") + "/"
     if not table_uri.startswith(folder):
         return None
-    for object_id, path in catalog.read_listing(root_uri, storage_options=storage_options).tables.items():
-        if canonical_uri(catalog.uri_below(root_uri, path)) == table_uri:
-            return object_id.replace(catalog.DELIMITER, "/")
+    for object_id in ids_at(root_uri, table_uri, catalog.read_listing(root_uri, storage_options=storage_options)):
+        return object_id.replace(catalog.DELIMITER, "/")
     return table_uri.removeprefix(folder).removesuffix(".lance")

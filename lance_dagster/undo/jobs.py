@@ -138,6 +138,8 @@ def _undo(run: TableRun) -> None:
     tag = {BRANCH_TAG: branches[0]} if branches[0] and None not in branches else {PUBLISHES_TAG: "true"}
     context.instance.add_run_tags(context.run.run_id, tag)
     for work in planned:
+        if work.plan is not None:
+            run.reject_moved(work.refs, work.plan.dataset)
         _report(context, root, work, run_id)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from lance.namespace import DirectoryNamespace
+from lance_namespace import DeregisterTableRequest
 from lance_namespace.errors import LanceNamespaceError
 
 import lance_core
@@ -33,6 +34,14 @@ class Namespace:
             writer.write_table(rows)
         return self.call("create_table", name, sink.getvalue().to_pybytes())
 
+    def list_again(self, space, **locations):
+        """Give ids new locations, or take them away for None, as a client does that renames and swaps tables."""
+        for name in locations.keys() & set(self.tables(space)):
+            self.call("deregister_table", f"{space}.{name}")
+        for name, location in locations.items():
+            if location is not None:
+                self.call("register_table", f"{space}.{name}", location=location)
+
     def append(self, lance, name, value):
         location = self.call("describe_table", name).location
         lance.write_dataset(pa.table({"a": [value]}), location, mode="append", storage_options=self.options or None)
@@ -58,6 +67,13 @@ class Namespace:
         return {row["object_id"]: row["location"] for row in table.to_table().to_pylist()}
 
 
+def write_dated(root, location, times):
+    """A table with one row of each time in fragments of their own."""
+    for number, at in enumerate(times):
+        rows = pa.table({"n": [number], "at": [at]})
+        lance_core.write_dataset(rows, f"{root}/{location}", mode="append" if number else "overwrite")
+
+
 class FaultyNamespace(DirectoryNamespace):
     """pylance's directory namespace, which gives the table `blank` no location, and manages the versions of `managed`."""
 
@@ -70,6 +86,18 @@ class FaultyNamespace(DirectoryNamespace):
         fault = self.faults.get(tuple(request.id))
         changes = {"blank": {"location": ""}, "managed": {"managed_versioning": True}}
         return response.model_copy(update=changes.get(fault, {}))
+
+
+class FleetingNamespace(DirectoryNamespace):
+    """pylance's directory namespace, which deregisters each table after it has been asked for it once."""
+
+    def __init__(self, root):
+        super().__init__(root=root, manifest_enabled="true")
+
+    def describe_table(self, request):
+        response = super().describe_table(request)
+        self.deregister_table(DeregisterTableRequest(id=request.id))
+        return response
 
 
 class CodelessNamespace(DirectoryNamespace):

@@ -25,6 +25,7 @@ from lance_core.maintenance.routine.survey import drop_idle_cleanup, survey_tabl
 from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.store import canonical_uri
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.inspect.listing import check_ids
 from lance_core.verbs.inspect.tables import FoundTable, find_in_namespace, find_with_manifest
 
 _logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ def maintain_lake(  # noqa: PLR0913 - each is a choice of its own, all but one h
             reports.append(_survey_listed_table(table, table_policy, skips_missing_columns=not is_own))
     reports = fit_budget(reports, limits, _read_put_off(root, storage_options, limits))
     reports = [
-        _maintain_surveyed(report, _opener(report, tables[report.plan.table].storage_options), rewriter, index_builder)
+        _maintain_surveyed(report, _opener(report.plan, root, storage_options, namespace), rewriter, index_builder)
         for report in reports
     ]
     run_id, unlogged = uuid.uuid4().hex, None
@@ -184,8 +185,18 @@ def _override_dry_run(policy: MaintenancePolicy, *, dry_run: bool) -> Maintenanc
     return replace(policy, dry_run=True) if dry_run else policy
 
 
-def _opener(report: MaintenanceReport, storage_options: Mapping[str, str] | None) -> Callable[[], Handle]:
-    return lambda: Handle(report.plan.uri, storage_options=storage_options)
+def _opener(
+    plan: MaintenancePlan, root: str, storage_options: Mapping[str, str] | None, namespace: Mapping[str, Any] | None
+) -> Callable[[], Handle]:
+    """A function that opens the newest version of a table, if it still has the ids by which its policy was chosen."""
+
+    def open_newest() -> Handle:
+        options = storage_options
+        if plan.ids is not None:
+            options = check_ids(plan.uri, plan.ids, root_uri=root, storage_options=options, namespace=namespace)
+        return Handle(plan.uri, storage_options=options)
+
+    return open_newest
 
 
 def _survey_listed_table(
@@ -204,7 +215,7 @@ def _survey_listed_table(
     try:
         dataset = Handle(plan.uri, storage_options=table.storage_options)
         policy = without_missing_columns(dataset, policy) if skips_missing_columns else policy
-        return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name), lambda: None)
+        return drop_idle_cleanup(dataset, survey_table(dataset, policy, table=table.name, ids=table.ids), lambda: None)
     except DatasetNotFoundError:
         return MaintenanceReport(plan=plan, was_dropped=True)
     except Exception as error:
@@ -224,6 +235,8 @@ def _maintain_surveyed(
     if plan.policy.dry_run and plan.health is not None:
         try:
             return foresee(open_table().checkout_version((plan.branch, plan.health.version)), report)
+        except DatasetNotFoundError:
+            return replace(report, was_dropped=True)
         except Exception as error:
             _logger.exception("%s: the dry run failed", plan.table)
             return report.failed("dry_run", error)

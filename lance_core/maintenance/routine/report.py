@@ -10,7 +10,7 @@ A report is plain and can be pickled: each step may run in another process, and 
     partly done   the run did a part, and put off the rest, or could not delete files; or a declared index has a problem
     done          all due work is done
     healthy       nothing was due, or others did the due work meanwhile: the run changed nothing
-    absent        the table was dropped after it was planned
+    absent        the table was dropped, or its ids were given to others, after it was planned
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import dataset_uri
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
@@ -47,6 +48,8 @@ class MaintenancePlan:
     Attributes:
         table: The name of the table: its asset's key, its path below the root, or its URI.
         uri: The URI of the table.
+        ids: The ids by which its policy was chosen, each as its parts; each step asks whether the table still has
+            them. None if no namespace names it.
         policy: The policy for the table.
         health: The version that was surveyed; None if it could not be read.
         branch: The branch; None for main.
@@ -77,6 +80,7 @@ class MaintenancePlan:
 
     table: str
     uri: str
+    ids: Sequence[Sequence[str]] | None = None
     policy: MaintenancePolicy = field(default_factory=MaintenancePolicy)
     health: TableHealth | None = None
     branch: str | None = None
@@ -106,6 +110,11 @@ class MaintenancePlan:
         """Whether there is anything to do."""
         rows_or_files = self.rows_to_expire or self.files_to_move or self.copies_unused
         return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.row_ids_due or rows_or_files)
+
+    @property
+    def root_uri(self) -> str:
+        """The URI of the main branch."""
+        return dataset_uri(self.uri, self.branch)
 
     @property
     def problems(self) -> list[str]:
@@ -167,7 +176,7 @@ class MaintenanceReport:
         deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
         error: The errors of steps; None if no step failed.
         is_put_off: Whether all work on the table is put off.
-        was_dropped: Whether the table was dropped after it was planned.
+        was_dropped: Whether the table was dropped, or given other ids, after it was planned.
         is_damaged: Whether a step found a file missing or corrupt: then older versions may be needed, and all stay.
         seconds: The time that the steps took.
     """

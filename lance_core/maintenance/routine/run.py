@@ -71,7 +71,7 @@ def run_step(
         report = _run_step(step, report, open_table(), context_of)
     except Exception as error:
         if was_dropped(open_table):
-            log.info("%s: the table was dropped during the run", plan.table)
+            log.info("%s: the table was dropped, or given other ids, during the run", plan.table)
             return replace(report, was_dropped=True, error=None)
         log.exception("%s: %s failed", plan.table, step)
         report = report.failed(step, error)
@@ -108,7 +108,7 @@ def _is_due(step: str, dataset: Handle, plan: MaintenancePlan) -> bool:
 
 
 def was_dropped(open_table: OpenTable) -> bool:
-    """Whether a table was dropped since it was planned."""
+    """Whether a table was dropped, or given other ids, since it was planned."""
     try:
         open_table()
     except DatasetNotFoundError:

@@ -60,6 +60,7 @@ def survey_table(
     partition_columns: Sequence[str] = (),
     max_unindexed_fragments: int | None = None,
     versions: Sequence[int] | None = None,
+    ids: Sequence[Sequence[str]] | None = None,
 ) -> MaintenanceReport:
     """Survey a table: its health, and the rewrites that are due; whether a cleanup is idle is not looked at.
 
@@ -71,6 +72,7 @@ def survey_table(
         max_unindexed_fragments: The most fragments that zone maps on these columns may leave uncovered; None if no zone
             maps are kept.
         versions: The existing versions in ascending order; None to list them.
+        ids: The ids by which the policy was chosen; None if no namespace names the table.
     """
     policy = _keep_namespace_readable(dataset, policy)
     health, manifest = measure(dataset, policy, versions=versions), dataset.snapshot.manifest
@@ -109,6 +111,7 @@ def survey_table(
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,
+        ids=ids,
         policy=policy,
         health=health,
         branch=dataset.branch,

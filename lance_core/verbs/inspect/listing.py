@@ -12,6 +12,7 @@ table that was declared, but not created yet.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import posixpath
@@ -125,23 +126,93 @@ def check_listed(
         ...     print("the root has no manifest table")
         the root has no manifest table
     """
-    parts, location = table_id.split(DELIMITER) if isinstance(table_id, str) else list(table_id), None
+    parts = tuple(table_id.split(DELIMITER) if isinstance(table_id, str) else table_id)
     try:
-        if namespace is not None:
-            location, _ = Namespace(namespace).describe(parts)
-        else:
-            path = read_listing(root_uri, storage_options=storage_options).tables.get(DELIMITER.join(parts))
-            location = None if path is None else uri_below(root_uri, path)
-    except DatasetNotFoundError:
-        pass
+        tables = _locate_ids([parts], root_uri, storage_options, namespace)
     except LanceError as error:  # the version is committed
         _logger.warning("whether %s is still the table %s is not checked: %s", uri, ".".join(parts), error)
         return
-    if location is None or canonical_uri(location) != canonical_uri(uri):
+    if parts not in tables or tables[parts][0] != canonical_uri(uri):
         raise DatasetNotFoundError(
             f"the change was committed to {uri}, but the table {'.'.join(parts)} was dropped or renamed in its "
             "namespace meanwhile: register this location there, or write the rows again"
         )
+
+
+@checked
+def check_ids(
+    uri: str,
+    ids: Sequence[Sequence[str]],
+    *,
+    root_uri: str | PathLike[str] = "",
+    storage_options: Mapping[str, str] | None = None,
+    namespace: Any = None,
+    listing: Listing | None = None,
+) -> dict[str, str] | None:
+    """Check that a table still has the ids that a listing gave it, and no others: what was chosen by them holds.
+
+    A namespace of others is asked for these ids alone.
+
+    Args:
+        uri: Where the table was listed.
+        ids: Its ids, each as its parts; none of a folder that the manifest table of the root did not list.
+        root_uri: The root whose manifest table lists the ids.
+        storage_options: Credentials and options of the storage, under object_store's names.
+        namespace: A client or the properties of a namespace of others, in place of the root.
+        listing: What the manifest table lists now; None to read it.
+
+    Returns:
+        The storage options by which the table is opened; None for none.
+
+    Raises:
+        DatasetNotFoundError: An id has no table any more, or another one, or the table has further ids.
+
+    Examples:
+        >>> from lance_core import catalog
+        >>> try:
+        ...     catalog.check_ids("lake/nyc/flights.lance", [["nyc", "flights"]], root_uri="lake")
+        ... except lance.errors.DatasetNotFoundError:
+        ...     print("the root has no manifest table")
+        the root has no manifest table
+    """
+    place, listed_ids = canonical_uri(uri), {tuple(table_id) for table_id in ids}
+    tables = _locate_ids(listed_ids, root_uri, storage_options, namespace, listing)
+    current_ids = {table_id for table_id, (location, _) in tables.items() if location == place}
+    if not listed_ids:  # its folder is its name
+        listed_ids = {
+            table_id for table_id in tables if canonical_uri(uri_below(root_uri, "/".join(table_id) + SUFFIX)) == place
+        }
+    if current_ids != listed_ids:
+        now = ", ".join(sorted(map(".".join, current_ids))) or "no id"
+        raise DatasetNotFoundError(
+            f"{uri} was listed as {', '.join(sorted(map('.'.join, listed_ids))) or 'a folder without an id'}, and has "
+            f"{now} now: list the tables again"
+        )
+    return (
+        next((options for location, options in tables.values() if location == place), dict(storage_options or {}))
+        or None
+    )
+
+
+def _locate_ids(
+    ids: Collection[tuple[str, ...]],
+    root_uri: str | PathLike[str],
+    storage_options: Mapping[str, str] | None,
+    namespace: Any,
+    listing: Listing | None = None,
+) -> dict[tuple[str, ...], tuple[str, dict[str, str]]]:
+    """The canonical location, and the storage options, of each id that has a table now; of a root, of all its ids."""
+    options, tables = dict(storage_options or {}), dict[tuple[str, ...], tuple[str, dict[str, str]]]()
+    if namespace is None:
+        current = read_listing(root_uri, storage_options=storage_options) if listing is None else listing
+        for object_id, path in current.tables.items():
+            tables[tuple(object_id.split(DELIMITER))] = canonical_uri(uri_below(root_uri, path)), options
+        return tables
+    for table_id in ids:
+        with contextlib.suppress(DatasetNotFoundError):
+            location, vended = Namespace(namespace).describe(table_id)
+            tables[table_id] = canonical_uri(location), {**options, **vended}
+    return tables
 
 
 def plain_location(location: str) -> str:

@@ -49,8 +49,8 @@ class FoundTable:
         path: Its path relative to the root, such as "nyc/flights.lance"; of a table that a manifest table lists at
             another location, the parts of its id, such as "nyc/flights", with ".lance" if its id ends with that.
         uri: Its URI.
-        object_id: Its id in the manifest table, such as "nyc$flights", the first of several; None if it is not listed
-            there.
+        ids: Its ids, each as its parts, in their order; empty if the manifest table does not list it; None for the
+            manifest table itself, and where there is none.
         other_paths: The paths of its further ids, in the order of the ids.
         storage_options: The options by which it is opened; None for none. They are secrets, and in no repr.
         versions: The numbers of its versions in ascending order, as the listing shows them; None where they are not
@@ -60,11 +60,16 @@ class FoundTable:
 
     path: str
     uri: str
-    object_id: str | None = None
+    ids: tuple[tuple[str, ...], ...] | None = None
     other_paths: tuple[str, ...] = ()
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     versions: tuple[int, ...] | None = None
     problem: str | None = None
+
+    @property
+    def object_id(self) -> str | None:
+        """Its id in the manifest table, such as "nyc$flights", the first of several; None if it is not listed there."""
+        return DELIMITER.join(self.ids[0]) if self.ids else None
 
     @property
     def name(self) -> str:
@@ -158,20 +163,21 @@ def find_in_namespace(properties: Mapping[str, Any], storage_options: Mapping[st
     """The tables of a namespace of others that have a version, and those of which it gives no usable location."""
     namespace, tables = Namespace(properties), dict[str, FoundTable]()
     for table_id in sorted(namespace.list_ids()):
-        path, object_id = _path_of_parts(table_id), DELIMITER.join(table_id)
+        path = _path_of_parts(table_id)
         try:
             location, vended = namespace.describe(table_id)
             options = {**(storage_options or {}), **vended} or None
             uri = canonical_uri(location)
             if uri in tables:
-                tables[uri] = replace(tables[uri], other_paths=(*tables[uri].other_paths, path))
+                first = tables[uri]
+                tables[uri] = replace(first, other_paths=(*first.other_paths, path), ids=(*(first.ids or ()), table_id))
             elif any(parse_manifest_key(meta.key) for meta in open_store(location, options).list(VERSIONS_PREFIX)):
-                tables[uri] = FoundTable(path=path, uri=uri, object_id=object_id, storage_options=options)
+                tables[uri] = FoundTable(path=path, uri=uri, ids=(table_id,), storage_options=options)
         except DatasetNotFoundError:  # dropped meanwhile
             continue
         except LanceError as error:
             next(namespace.list_ids(), None)  # where it does not answer at all, there is no point in asking for others
-            tables[path] = FoundTable(path=path, uri=f"namespace:/{path}", object_id=object_id, problem=str(error))
+            tables[path] = FoundTable(path=path, uri=f"namespace:/{path}", ids=(table_id,), problem=str(error))
     return sorted(tables.values(), key=lambda table: table.path)
 
 
@@ -227,7 +233,9 @@ def _find(
         table = FoundTable(
             path=paths[0],
             uri=uri_below(root_uri, location),
-            object_id=ids[location][0] if location in ids else None,
+            ids=None
+            if not listing.is_kept or location == MANIFEST_TABLE
+            else tuple(tuple(listed_id.split(DELIMITER)) for listed_id in ids.get(location, ())),
             other_paths=tuple(paths[1:]),
             storage_options=storage_options,
             versions=versions,

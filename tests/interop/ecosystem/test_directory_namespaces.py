@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import random
 import shutil
+from collections import Counter
 
 import lance
 import pyarrow as pa
@@ -20,7 +21,7 @@ from lance_core.errors import (
     InvalidInputError,
     UnsupportedError,
 )
-from tests.interop.namespaces import Namespace, rest_service
+from tests.interop.namespaces import Namespace, rest_service, write_dated
 
 ROWS = pa.table({"a": [1]})
 
@@ -157,6 +158,115 @@ def test_a_table_that_is_dropped_during_its_maintenance_is_no_failure(tmp_path):
     }
     log = lance.dataset(f"{spaces.root}/_maintenance/log.lance").to_table(filter="step = 'table'")
     assert set(log["table"].to_pylist()) - {"__manifest"} == {"b"}
+
+
+OLD, YOUNG = dt.datetime(2020, 1, 1), dt.datetime(2200, 1, 1)
+EXPIRES = {"expire_rows_older_than": "1d", "expire_by": "at"}
+
+
+def count(root, location):
+    return lance.dataset(f"{root}/{location}").count_rows()
+
+
+SWAPS = {
+    "swapped": {"events": "k", "keep": "e"},
+    "renamed": {"events": None, "archive": "e"},
+    "deregistered": {"events": None},
+    "elsewhere": {"events": "spare"},
+    "a second id": {"other": "e"},
+}
+
+
+@pytest.fixture
+def events(tmp_path):
+    """Two tables in a namespace, and one that it does not list."""
+    spaces = Namespace(str(tmp_path / "lake"))
+    spaces.call("create_namespace", "shop")
+    for location in ("e", "k", "spare"):
+        write_dated(spaces.root, location, [OLD, OLD, OLD, YOUNG, YOUNG])
+    spaces.list_again("shop", events="e", keep="k")
+    return spaces
+
+
+@pytest.mark.parametrize("is_service", [False, True])
+@pytest.mark.parametrize("swap", SWAPS)
+def test_a_policy_is_for_the_table_that_has_the_id_at_each_step(events, tmp_path, swap, is_service):
+    def rewrite(dataset, tasks):
+        events.list_again("shop", **SWAPS[swap])
+        yield from maintenance.run_here(dataset, tasks)
+
+    policies = {"shop/events": {**EXPIRES, "max_small_fragments": 2}, "shop/keep": False}
+    space = {"impl": "dir", "root": events.root, "manifest_enabled": "true"} if is_service else None
+    base = str(tmp_path / "ops") if is_service else events.root
+    reports = maintenance.maintain_lake(
+        base, policies=policies, rewriter=rewrite, exclude="__manifest", namespace=space
+    )
+    outcomes = {report.plan.table: report.outcome for report in reports}
+    if is_service and swap == "a second id":  # which is asked for the ids of the listing alone
+        assert (outcomes["shop/events"], count(events.root, "e")) == ("done", 2)
+    else:
+        assert (outcomes["shop/events"], count(events.root, "e")) == ("absent", 5)
+    assert (count(events.root, "k"), count(events.root, "spare")) == (5, 5)
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_an_id_that_was_deregistered_before_its_turn_is_absent(events, tmp_path, is_dry):
+    space = {"impl": "tests.interop.namespaces.FleetingNamespace", "root": events.root}
+    reports = maintenance.maintain_lake(
+        tmp_path / "ops", policies={"shop/events": EXPIRES}, include="shop/*", dry_run=is_dry, namespace=space
+    )
+    outcomes = {report.plan.table: report.outcome for report in reports}
+    assert (outcomes["shop/events"], count(events.root, "e")) == ("absent", 5)
+
+
+PLAIN = "shop/plain.lance"
+
+
+def ids_at(listed, location):
+    """The ids of a table; of a folder that is not listed, that of its name, unless another table has it."""
+    ids = {name for name, place in listed.items() if place == location}
+    return ids or ({"plain"} if location == PLAIN and "plain" not in listed else set())
+
+
+def holds(before, now, location):
+    """Whether a table has the ids that it had; a folder can be listed by its name meanwhile."""
+    return ids_at(before, location) == ids_at(now, location) and not (
+        before.get("plain") == location == PLAIN and "plain" not in now
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_expire_by_the_policy_of_the_ids_alone_whatever_becomes_of_these(tmp_path, seed):
+    """Ids come, go, and change their tables at random while tables are rewritten; a model says whose rows may go."""
+    choose, places, names = random.Random(seed), ["t1", "t2", "t3", PLAIN], ["plain", "a", "b", "c", "d"]
+    spaces, expires, listed = Namespace(str(tmp_path / "lake")), {"plain", "a", "b", "d"}, {}
+    spaces.call("create_namespace", "shop")
+
+    def change(most):
+        for _ in range(choose.randrange(most)):
+            name, place = choose.choice(names), choose.choice([None, *places])
+            spaces.list_again("shop", **{name: place})
+            listed.pop(name, None)
+            listed.update({} if place is None else {name: place})
+
+    def rewrite(dataset, tasks):
+        change(3)
+        seen.setdefault(dataset.uri.removeprefix(f"{spaces.root}/"), dict(listed))
+        yield from maintenance.run_here(dataset, tasks)
+
+    policies = {f"shop/{name}": {**EXPIRES, "max_small_fragments": 1} if name in expires else False for name in names}
+    kinds = Counter()
+    for _ in range(8):
+        for place in places:
+            write_dated(spaces.root, place, [OLD, YOUNG, YOUNG])
+        change(6)
+        before, seen = dict(listed), {}
+        maintenance.maintain_lake(spaces.root, policies=policies, rewriter=rewrite, include="shop/*")
+        for place in places:
+            may_expire = ids_at(before, place) <= expires and place in seen and holds(before, seen[place], place)
+            assert count(spaces.root, place) == (2 if may_expire else 3), (place, before, seen.get(place))
+            kinds[place in seen, may_expire] += 1
+    assert all(kinds[kind] for kind in [(True, True), (True, False), (False, False)])
 
 
 def test_no_policy_cleans_the_manifest_table_earlier(tmp_path):
