@@ -102,12 +102,8 @@ def survey_table(
     tasks = [replace(task, read_version=dataset.version) for task in tasks]
     if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
         tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
-    if row_ids_due and not policy.dry_run:
-        tasks, first, segments_first = (
-            [],
-            [],
-            None,
-        )  # rewrites of rows without stable row ids could not be committed afterwards
+    if row_ids_due and not policy.dry_run:  # rewrites of rows without stable row ids could not be committed afterwards
+        tasks, first, segments_first = [], [], None
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,
