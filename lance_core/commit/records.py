@@ -141,12 +141,13 @@ class Change:
         """Wait until the new files are durable, and check that they exist.
 
         Raises:
-            ObjectNotFoundError: A file was deleted, such as by a cleanup.
+            ObjectNotFoundError: A file was deleted, such as by a cleanup, or with the table.
             StoreError: The storage failed.
         """
         if self.pending is not None:
             self.pending.wait()
-        check_present(store, self.new_files)
+        is_read = self.base is not None or not self.transaction.read_version
+        check_present(store, self.new_files, trusts_recent=is_read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

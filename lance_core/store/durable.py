@@ -3,7 +3,8 @@
 Check before a commit that the files that were written for it exist: cleanup removes files that no version refers to.
 
 Where the check costs no request, it covers each file. On object storage it skips the files that this process began to
-write within the last hour: a cleanup keeps files for seven days unless its caller guarantees that nobody writes.
+write within the last hour: a cleanup keeps files for seven days unless its caller guarantees that nobody writes. A
+commit that has not read the version which it names skips none: the table may have been dropped and made again.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ def note_begun(key: str) -> None:
             _begun.popitem(last=False)
 
 
-def check_present(store: ObjectStore, keys: Iterable[str]) -> None:
+def check_present(store: ObjectStore, keys: Iterable[str], *, trusts_recent: bool = True) -> None:
     """Check that objects exist before a version refers to them.
 
     Args:
         store: The dataset's store.
         keys: Keys of new data files.
+        trusts_recent: Whether files that this process has just begun are assumed to exist on object storage.
 
     Raises:
         ObjectNotFoundError: An object does not exist.
@@ -55,7 +57,7 @@ def check_present(store: ObjectStore, keys: Iterable[str]) -> None:
     if not store.put_is_a_request:
         missing = [key for key in keys if not has_object(store, key)]
     else:
-        doubtful = [key for key in keys if not _is_recent(key)]
+        doubtful = [key for key in keys if not (trusts_recent and _is_recent(key))]
         if not doubtful:
             return
         with ThreadPool(min(_HEADS_AT_A_TIME, len(doubtful))) as pool:

@@ -222,6 +222,8 @@ class LocalWriter(ObjectWriter):
     def _sync_name(self) -> None:
         try:
             sync_directory(os.path.dirname(self._path))
+        except FileNotFoundError:
+            return  # the folder was deleted with all its files
         except OSError as error:
             raise store_error(self._path, error) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from types import TracebackType
@@ -18,7 +19,14 @@ import pyarrow as pa
 from lance_core.arguments import checked_methods
 from lance_core.commit.versions import reject_dropped_dataset
 from lance_core.encoding.repeat import Choices
-from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, StoreError, UnsupportedError
+from lance_core.errors import (
+    ArgumentTypeError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    SchemaError,
+    StoreError,
+    UnsupportedError,
+)
 from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
@@ -249,15 +257,11 @@ class FragmentWriter:
 
         Raises:
             DatasetNotFoundError: The dataset was dropped during the write.
+            IncompatibleConflictError: The dataset was dropped and made again during the write.
         """
         target = self._choose_target()
         in_background = pending is not None and (requests or not target.store.put_is_a_request)
-        try:
-            self._end_file(is_last=True, in_background=in_background)
-        except StoreError as error:
-            if error.errno == errno.ENOENT and target.base_id is None:
-                reject_dropped_dataset(target.store)
-            raise
+        self._end_file(is_last=True, in_background=in_background)
         waiting = self._pending
         if pending is not None:
             pending.take(waiting)
@@ -334,14 +338,16 @@ class FragmentWriter:
         is_only_file = is_last and self._num_ended == 1
         # Progress is reported in order, and a file of 0.1 needs the dictionaries of the previous file.
         if (is_last and not in_background) or self._progress is not None or self._version is FileVersion.V0_1:
-            written = file.close(durable_name=is_only_file)
+            with _explaining_lost_file(target):
+                written = file.close(durable_name=is_only_file)
             self._schema = known_dictionaries(self._schema, written.dictionaries)
         else:
             written = file.written()
             if is_only_file:
-                self._pending.add_all(file.close_early())
+                with _explaining_lost_file(target):
+                    self._pending.add_all(file.close_early())
             else:
-                self._pending.add(_close_file, file)
+                self._pending.add(_close_file, file, target)
         self._file = None
         record = records.Fragment(
             files=(make_data_file_record(written, target.base_id, target.prefix),), physical_rows=written.num_rows
@@ -356,10 +362,27 @@ class FragmentWriter:
         return self._targets[self._num_ended % len(self._targets)]
 
 
-def _close_file(file: DataFileWriter) -> None:
+@contextmanager
+def _explaining_lost_file(target: WriteTarget) -> Iterator[None]:
+    """Raise a clearer error if a file that is closed was deleted meanwhile, with its folder."""
+    try:
+        yield
+    except StoreError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        if target.base_id is None:
+            reject_dropped_dataset(target.store)
+        raise IncompatibleConflictError(
+            f"{target.store.root}: a file was deleted while new rows were written to it, as the dataset was dropped "
+            "and made again meanwhile. None of the rows is there: open it again and write them again"
+        ) from error
+
+
+def _close_file(file: DataFileWriter, target: WriteTarget) -> None:
     """Close a complete file, whose name is made durable later; if that fails, nothing of the file is left."""
     try:
-        file.close(durable_name=False)
+        with _explaining_lost_file(target):
+            file.close(durable_name=False)
     except BaseException:
         file.abort()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.commit.versions import raise_if_dropped
 from lance_core.encoding.structural.blob import describe_schema, gives_payloads
-from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
+from lance_core.errors import CorruptFileError, LanceError, ObjectNotFoundError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.store import ObjectStore
@@ -153,11 +155,12 @@ def read_fragment(
         yield from _generate_null_batches(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
     streams = [part.reader.read(part.schema, part.columns, rows, batch_rows=batch_rows) for part in parts]
-    for batches in _align_batches(streams) if len(parts) > 1 else zip(*streams, strict=True):
-        if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
-            yield batches[0]
-        else:
-            yield _join_columns(fragment, batches, schema, arrow)
+    with _explaining_lost_file(snapshot):
+        for batches in _align_batches(streams) if len(parts) > 1 else zip(*streams, strict=True):
+            if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
+                yield batches[0]
+            else:
+                yield _join_columns(fragment, batches, schema, arrow)
 
 
 def read_descriptors(snapshot: Snapshot, fragment: Fragment, rows: Rows) -> Iterator[pa.StructArray]:
@@ -247,13 +250,29 @@ def resolve_files_of_fields(fragment: Fragment, schema: Schema) -> list[tuple[Da
 
 
 def open_file(snapshot: Snapshot, file: DataFile, opened: OpenFiles) -> DataFileReader:
-    """The reader of a file; each file is opened once and kept in `opened`."""
+    """The reader of a file; each file is opened once and kept in `opened`.
+
+    Raises:
+        DatasetNotFoundError: The file is gone, as the dataset was dropped.
+        IncompatibleConflictError: The file is gone, as the dataset was dropped and made again.
+    """
     store, key = snapshot.data_file(file)
     where = (file.base_id, key)
     if where not in opened:
         size = file.file_size_bytes or None
-        opened[where] = DataFileReader.open(store, key, size=size, cache=snapshot.session.files)
+        with _explaining_lost_file(snapshot):
+            opened[where] = DataFileReader.open(store, key, size=size, cache=snapshot.session.files)
     return opened[where]
+
+
+@contextmanager
+def _explaining_lost_file(snapshot: Snapshot) -> Iterator[None]:
+    """Raise a clearer error if a file is missing because its dataset was dropped, or dropped and made again."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        raise_if_dropped(snapshot.store, snapshot.manifest, error)
+        raise
 
 
 def _join_column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:

@@ -4,12 +4,19 @@ import shutil
 from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_core as lance
 from lance_core.commit.versions import identity_of
-from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
+from lance_core.errors import (
+    CommitConflictError,
+    DatasetNotFoundError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    ObjectNotFoundError,
+)
 from lance_core.store import open_store
 
 OLD = pa.table({"a": [1, 2, 3], "b": [10, 20, 30]})
@@ -294,3 +301,85 @@ def test_an_identity_stays_with_its_version(uri):
         assert done.dataset.identity == lance.dataset(uri).identity != first
     with pytest.raises(InvalidInputError, match="read_version"):
         lance.commit_fragments(uri, [], OLD.schema, identity=first)
+
+
+READS = {
+    "table": lambda ds: ds.to_table(),
+    "filter": lambda ds: ds.to_table(filter="a > 1"),
+    "count": lambda ds: ds.count_rows("a > 1"),
+    "take": lambda ds: ds.take([2]),
+    "fragment": lambda ds: ds.get_fragments()[1].to_table(),
+    "update": lambda ds: ds.update({"a": "5"}, where="a = 1"),
+}
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+@pytest.mark.parametrize("read", READS)
+def test_a_reader_whose_files_are_gone_says_why(tmp_path, read, made_again):
+    handle = make(str(tmp_path / "t"), OLD)
+    handle = lance.dataset(handle.uri)  # no file is open
+    drop(handle.uri)
+    make(handle.uri, NEW) if made_again else None
+    with pytest.raises(IncompatibleConflictError if made_again else DatasetNotFoundError, match="dropped"):
+        READS[read](handle)
+
+
+def test_a_file_that_another_deleted_is_named(tmp_path):
+    handle = make(str(tmp_path / "t"), OLD)
+    lost = min((tmp_path / "t" / "data").iterdir())
+    lost.unlink()
+    with pytest.raises(ObjectNotFoundError, match=lost.name):
+        lance.dataset(handle.uri).to_table()
+
+
+def test_a_scan_is_overtaken(tmp_path):
+    rows = pa.table({"a": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 2_000_000))})
+    dataset = lance.write_dataset(rows, str(tmp_path / "t"), max_rows_per_file=50_000)
+    batches = lance.dataset(dataset.uri).to_batches(batch_size=1000, batch_readahead=1, fragment_readahead=1)
+    next(batches)
+    drop(dataset.uri)
+    make(dataset.uri, NEW)
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        list(batches)
+
+
+WRITES = {
+    "append": lambda rows, uri: lance.write_dataset(rows, uri, mode="append"),
+    "overwrite": lambda rows, uri: lance.write_dataset(rows, uri, mode="overwrite"),
+    "fragment": lance.write_fragments,
+    "fragments": lambda rows, uri: lance.write_fragments(rows, uri, max_rows_per_file=500_004),
+}
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_table_is_dropped_in_the_middle_of_a_file(tmp_path, write, made_again):
+    uri = str(tmp_path / "t")
+    make(uri, OLD)
+
+    def batches():
+        yield OLD.to_batches()[0]
+        yield pa.record_batch({"a": range(500_000), "b": range(500_000)})
+        shutil.rmtree(uri)
+        make(uri, NEW) if made_again else None
+        yield OLD.to_batches()[0]
+
+    rows = pa.RecordBatchReader.from_batches(OLD.schema, batches())
+    with pytest.raises(IncompatibleConflictError if made_again else DatasetNotFoundError, match="dropped"):
+        WRITES[write](rows, uri)
+    if made_again:
+        assert lance.dataset(uri).to_table() == NEW
+    else:
+        assert not list(tmp_path.rglob("*.manifest"))
+
+
+def test_files_that_were_written_before_a_table_was_made_again_are_not_committed(s3, tmp_path):
+    for root, options in ((str(tmp_path), None), (f"s3://{s3.new_bucket()}", s3.storage_options)):
+        uri = f"{root}/t"
+        lance.write_dataset(OLD, uri, storage_options=options)
+        append = lance.LanceOperation.Append(lance.write_fragments(OLD, uri, storage_options=options))
+        lance.LanceDataset.drop(uri, storage_options=options)
+        lance.write_dataset(OLD, uri, storage_options=options)
+        with pytest.raises(ObjectNotFoundError, match="written for the commit, but does not exist"):
+            lance.LanceDataset.commit(uri, append, read_version=1, storage_options=options)
+        assert lance.dataset(uri, storage_options=options).to_table() == OLD

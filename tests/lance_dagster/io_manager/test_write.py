@@ -1,6 +1,7 @@
 """Outputs become commits: modes, schemas, partitions, and what the events say."""
 
 import datetime as dt
+import shutil
 from inspect import signature
 from pathlib import Path
 
@@ -732,12 +733,14 @@ class TestRejections:
 
 
 @pytest.mark.parametrize("write_mode", ["append", "overwrite"])
-def test_a_table_that_is_made_again_during_a_run_is_left_alone(lake, write_mode):
+@pytest.mark.parametrize("before", [0, 500_000])
+def test_a_table_that_is_made_again_during_a_run_is_left_alone(lake, write_mode, before):
     lake.run(source(frame((date(1), 1))))
     uri = lake.uri("analytics/events")
 
     def batches():
-        lance_core.LanceDataset.drop(uri)
+        yield pa.record_batch([[date(2)] * before, range(before)], schema=SCHEMA)
+        shutil.rmtree(uri)
         lance_core.write_dataset(frame((date(3), 3)), uri)
         yield from frame((date(2), 2)).to_batches()
 
