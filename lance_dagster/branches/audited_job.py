@@ -22,7 +22,7 @@ from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableRef, group_by_table, table_refs, table_root
+from lance_dagster.tables.refs import TableRef, group_by_table, join_names, table_refs, table_root
 
 if TYPE_CHECKING:
     from lance_dagster.branches.check_results import BranchChecks
@@ -217,12 +217,15 @@ def _publish_asset(
         branch = run_branch(facts_of(context.run, context.instance))
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for asset in assets if asset.partitions_def is not None for key in asset.keys}
-        tables = [(ref, main) for ref in refs if (main := root.open_or_none(ref)) is not None]
-        lost = [ref.name for ref, main in tables if not _has_branch_or_promotion(main, branch)]
-        if lost and len(lost) < len(tables):
+        opened = [(ref, root.open_or_none(ref)) for ref in refs]
+        tables = [(ref, main) for ref, main in opened if main is not None]
+        lost = [ref for ref, main in opened if main is None or not _has_branch_or_promotion(main, branch)]
+        if lost and len(lost) < len(opened):
+            places = ", ".join(root.locate(ref).uri for ref in lost)
             raise dg.Failure(
-                f"the table of {', '.join(lost)} has no branch {branch}, so that nothing of this run is published: if "
-                "the branch was discarded, re-execute all steps of the first run"
+                f"the table of {join_names(lost)} has no branch {branch}, so that nothing of this run is published: if "
+                "the branch was discarded, or the table dropped or moved, re-execute all steps of the first run; leave "
+                f"assets that another IO manager stores out of the job. It was looked for at {places}"
             )
         checked_branches = _require_passed_checks(context, group_by_table(tables), branch)
         promotion.reject_conflicts(group_by_table(tables), branch, checked_branches)

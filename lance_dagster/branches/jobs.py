@@ -31,6 +31,7 @@ from lance_dagster.tables.branch_policy import (
     named_branch,
     only_branch,
 )
+from lance_dagster.tables.event_keys import DISCARDED
 from lance_dagster.tables.jobs import TableRun, build_table_job
 from lance_dagster.tables.refs import (
     ChosenTables,
@@ -138,7 +139,9 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
 
     context = run.context
     branch, forced = _find_branch_of_run(run), is_tagged(context, FORCE_TAG) or run.config.force
-    opened = [(ref, main) for ref, main in _open_tables(run) if main is not None]
+    candidates = list(_open_tables(run))
+    _reject_lost_tables(run, candidates, branch)
+    opened = [(ref, main) for ref, main in candidates if main is not None]
     tables = group_by_table(sort_upstream_first(context, opened, lambda pair: pair[0].key))
     checked_branches, rejected = _pass_gates(run, gates, tables, branch, forced=forced)
     promotion.reject_conflicts(tables, branch, checked_branches)
@@ -161,6 +164,24 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+
+
+def _reject_lost_tables(run: TableRun, candidates: Sequence[tuple[TableRef, Any]], branch: str) -> None:
+    """Reject a branch of several tables if one of them, by the events of runs on it, is not there any more.
+
+    Raises:
+        Failure: A run wrote to the branch of a table that is gone, or that is not that of the asset any more.
+    """
+    from lance_dagster.lineage.lost_tables import explain_lost_branches  # noqa: PLC0415 - heavy imports
+
+    lost = explain_lost_branches(run.context.instance, run.root, candidates, branch)
+    if lost:
+        names = ", ".join(key.to_user_string() for key in lost)
+        raise dg.Failure(
+            f"branch {branch} is not promoted, and main of all tables is unchanged: {'; '.join(lost.values())}. To go "
+            f"on without {names}, name the other assets as `tables` in the configuration of the op, or run the "
+            f"job that discards the branch with `tables` = {names}"
+        )
 
 
 def _pass_gates(
@@ -225,11 +246,18 @@ def _report(
 
 def _discard(run: TableRun) -> None:
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.lineage.lost_tables import explain_lost_branches  # noqa: PLC0415 - heavy imports
 
     branch, context = _find_branch_of_run(run), run.context
-    for ref, main in _open_tables(run):
-        if main is None:
+    candidates = list(_open_tables(run))
+    lost = explain_lost_branches(context.instance, run.root, candidates, branch)
+    for ref, main in candidates:
+        if ref.key in lost:
+            context.log.warning("%s. From now on the branch counts as discarded there", lost[ref.key])
+            context.log_event(dg.AssetObservation(asset_key=ref.key, metadata={DISCARDED: branch}))
+        elif main is None:
             context.log.info("%s: there is no table", ref.name)
+        if main is None:
             continue
         written = _find_written_partitions(context.instance, ref, branch)
         discarded = discard_branch(main, branch)
@@ -272,7 +300,7 @@ def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partition
         ref=ref,
         dataset=latest,
         partitions=partitions,
-        metadata={"lance/discarded": branch},
+        metadata={DISCARDED: branch},
         rows=count_partition_rows(latest, ref, partitions),
         provenance={partition: reported.provenance for partition, reported in reported_versions.items()},
         entries_by_partition={

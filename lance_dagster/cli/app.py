@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -12,7 +12,12 @@ import click
 import lance_core
 from lance_core.cli.command import command
 from lance_core.cli.output import CommandOutput
-from lance_dagster.cli.undo_report import report_undo_before, report_undo_of, reporting_instance
+from lance_dagster.cli.undo_report import (
+    recording_instance,
+    reject_lost_versions,
+    report_undo_before,
+    report_undo_of,
+)
 from lance_dagster.events.table_log import shorten_partitions
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
@@ -116,18 +121,24 @@ def undo_command(
         raise click.UsageError("give either --dry-run or --yes")
     if report and dry_run:
         raise click.UsageError("--report needs --yes: a dry run changes nothing that could be reported")
-    with reporting_instance() if report else nullcontext() as instance:
+    with recording_instance(required=report) as instance:
         tables = [table for table, _ in find_tables(uri, options, namespace)]
-        full_run_id = find_run(tables, run_id, label=uri)
-        plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
+        reject = partial(reject_lost_versions, instance, uri, options, namespace, tables)
+        try:
+            full_run_id = find_run(tables, run_id, label=uri)
+            plans, before = _plan_undos([branch for table in tables for branch in open_branches(table)], full_run_id)
+        except NoSuchRunError:
+            reject(run_id, [])
+            raise
+        reject(full_run_id, [*before, *(plan.dataset for plan in plans)])
         rows = []
         for plan in plans:
             version = None if dry_run else plan.commit(options)
             rows.append(_describe_undo(plan, version))
-            if instance is not None and version is not None:
+            if report and instance is not None and version is not None:
                 report_undo_of(instance, uri, namespace, plan, version)
         for branch in before:
-            if instance is not None:
+            if report and instance is not None:
                 report_undo_before(instance, uri, namespace, branch, full_run_id)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
     output.rows(rows if output.as_json else [_format_undo_for_people(row) for row in rows], columns)

@@ -7,6 +7,12 @@ from typing import Final
 COMMIT: Final = "lance/commit"
 """The entry of an event with all entries that are not at the top, by their names without prefix."""
 
+DISCARDED: Final = "lance/discarded"
+"""Entry of the events after a discard with the branch."""
+
+UNDO_ENTRY: Final = "lance/undid_run"
+"""Entry of the events of an undo with the run that was undone."""
+
 RUN_ENTRIES: Final = (
     "lance/rows_written",
     "lance/due",

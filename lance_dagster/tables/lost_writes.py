@@ -21,7 +21,12 @@ from lance_dagster._context.steps import RunFacts
 from lance_dagster.properties import PROMOTED_FROM, RUN_ID, properties_of, split_values
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.namespaces import Root, open_below
-from lance_dagster.tables.write_events import WriteEvent, read_write_events, read_write_events_of_run
+from lance_dagster.tables.write_events import (
+    WriteEvent,
+    has_later_entry,
+    read_write_events,
+    read_write_events_of_run,
+)
 
 if TYPE_CHECKING:
     import lance_core
@@ -87,7 +92,7 @@ def _reject(
         lacks_write = _lacks(main, branch, event)
         if lacks_write is False:  # so that the branch, as it is now, has later writes as well
             has_later_writes.add(main.root_uri)
-        if not lacks_write or _is_promoted(facts.instance, main, branch, event):
+        if not lacks_write or is_promoted(facts.instance, main, branch, event):
             continue
         what = event.key.to_user_string() + ("" if event.partition is None else f" ({event.partition})")
         raise dg.Failure(
@@ -121,10 +126,9 @@ def _lacks(main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> boo
     return None if transaction is None else transaction.uuid != uuid
 
 
-def _is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
+def is_promoted(instance: dg.DagsterInstance, main: lance_core.LanceDataset, branch: str, event: WriteEvent) -> bool:
     """Whether main has a write, by the newest promotion of the branch or by a later event of one."""
     promotion = main.find_transaction(PROMOTED_FROM, branch)
     if promotion is not None and event.record.run_id in split_values(properties_of(promotion[1]).get(RUN_ID)):
         return True
-    later = dg.AssetRecordsFilter(asset_key=event.key, after_storage_id=event.record.storage_id)
-    return any(other.entry("lance/promoted_from") == branch for other in read_write_events(instance, later))
+    return has_later_entry(instance, event, {"lance/promoted_from": branch})

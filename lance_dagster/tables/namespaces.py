@@ -186,6 +186,28 @@ def check_still_listed(location: TableLocation, root: Root) -> None:
         catalog.check_listed(location.uri, table_id, root_uri=root.root_uri, storage_options=options, namespace=space)
 
 
+def describe_return(root: Root, uri: str, name: str) -> str:
+    """The remedy for a name that a table has lost, which is still at its location.
+
+    Args:
+        root: The root.
+        uri: The canonical URI of the table.
+        name: Its name, parts joined by slashes.
+    """
+    from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
+
+    object_id = name.replace("/", catalog.DELIMITER)
+    folder = canonical_uri(root.root_uri).rstrip("/") + "/" if root.root_uri else uri
+    if root.namespace or not uri.startswith(folder):
+        return f"give this table the id {object_id} again in its namespace"
+    path, listed = uri.removeprefix(folder), read_listing(root).tables
+    in_way = [path] if path in listed.values() else []
+    in_way += [listed[object_id]] if object_id in listed else []
+    calls = [f'lance_core.catalog.deregister("{root.root_uri}", "{location}")' for location in in_way]
+    calls += [f'lance_core.catalog.register("{root.root_uri}", "{object_id}", "{path}")']
+    return f"give this table its id again, by {', then '.join(calls)}"
+
+
 def _at(location: TableLocation, described: tuple[str, Mapping[str, str]], root: Root) -> TableLocation:
     from lance_core import canonical_uri, catalog  # noqa: PLC0415 - code locations load without it
 

@@ -5,7 +5,7 @@ Dagster logs materializations in another order than that of commits, and of writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -46,6 +46,26 @@ class WriteEvent:
         """The version of the table; None for an event that names none, such as one that was reported by hand."""
         value = self.entry("lance/version")
         return value if isinstance(value, int) else None
+
+    @property
+    def uri(self) -> str | None:
+        """The canonical URI of the table; None for an event that names none."""
+        from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+
+        value = self.entry("dagster/uri")
+        return None if value is None else canonical_uri(str(value))
+
+    @property
+    def object_id(self) -> str:
+        """The id of the table in a namespace, parts joined by slashes."""
+        name = self.entry("dagster/table_name")
+        # A part with a dot is that of the key, unless the metadata of the asset names its table.
+        return "/".join(self.key.path if name in (None, ".".join(self.key.path)) else str(name).split("."))
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the output had no rows, and nothing was written."""
+        return self.entry("lance/rows_written") == 0 and self.entry("lance/operation") is None
 
     @property
     def branch(self) -> str | None:
@@ -93,11 +113,32 @@ def read_pages(
         events: The asset, or a filter.
         first_page: The number of events that are read at first.
     """
-    page = instance.fetch_materializations(events, limit=first_page)
-    yield _as_write_events(page.records)
+    for records in _read_record_pages(instance.fetch_materializations, events, first_page):
+        yield _as_write_events(records)
+
+
+def has_later_entry(instance: dg.DagsterInstance, event: WriteEvent, entries: Mapping[str, str]) -> bool:
+    """Whether a later materialization or observation of the asset of an event has one of some entries."""
+    later = dg.AssetRecordsFilter(asset_key=event.key, after_storage_id=event.record.storage_id)
+    fetches = (instance.fetch_materializations, instance.fetch_observations)
+    pages = chain.from_iterable(_read_record_pages(fetch, later) for fetch in fetches)
+    recorded = (record.asset_materialization or record.asset_observation for record in chain.from_iterable(pages))
+    return any(
+        find_entry(other.metadata, name) == value
+        for other in recorded
+        if other is not None
+        for name, value in entries.items()
+    )
+
+
+def _read_record_pages(
+    fetch: Callable[..., Any], events: dg.AssetKey | dg.AssetRecordsFilter, first_page: int = _PAGE
+) -> Iterator[Sequence[dg.EventLogRecord]]:
+    page = fetch(events, limit=first_page)
+    yield page.records
     while page.has_more:
-        page = instance.fetch_materializations(events, limit=_PAGE, cursor=page.cursor)
-        yield _as_write_events(page.records)
+        page = fetch(events, limit=_PAGE, cursor=page.cursor)
+        yield page.records
 
 
 def read_write_events_of_run(

@@ -14,11 +14,9 @@ from lance_dagster.events.provenance import Origins, add_provenance_of_commits, 
 from lance_dagster.events.reporting import TableReport
 from lance_dagster.lineage.history import TableVersion, read_history
 from lance_dagster.lineage.runs import versions_of_run
+from lance_dagster.tables.event_keys import UNDO_ENTRY
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import Undo
-
-UNDO_ENTRY: Final = "lance/undid_run"
-"""Entry of the events with the run that was undone."""
 
 INDICES_LOST: Final = "lance/indices_lost"
 """Entry of the events with the indices that are to be built again."""

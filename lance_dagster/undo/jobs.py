@@ -9,7 +9,7 @@ All undos are planned before the first one is committed. A table on which the ru
 by a job that ended early, is only reported.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_dagster.tables.branch_policy import BRANCH_TAG, NO_RETRIES, PUBLISHES_TAG
+from lance_dagster.tables.event_keys import UNDO_ENTRY
 from lance_dagster.tables.jobs import TableRun, build_table_job
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, group_by_table, is_tagged, join_names
 from lance_dagster.tables.write_events import read_write_events_of_run
@@ -100,7 +101,7 @@ def build_undo_job(
 
 
 def _undo(run: TableRun) -> None:
-    from lance_dagster.lineage.runs import find_run  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.lineage.runs import find_run, without_changes  # noqa: PLC0415 - heavy imports
 
     context, root, config = run.context, run.root, run.config
     run_prefix = config.run_id or context.run.tags.get(UNDO_TAG)
@@ -108,12 +109,20 @@ def _undo(run: TableRun) -> None:
         raise dg.Failure(
             f"no run to undo is named: set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op"
         )
-    tables = [(ref, main) for ref in run.chosen_refs() if (main := root.open_or_none(ref)) is not None]
+    candidates = [(ref, root.open_or_none(ref)) for ref in run.chosen_refs()]
+    tables = [(ref, main) for ref, main in candidates if main is not None]
+    only = root.branch_of_job(context)
     try:
         run_id = find_run([main for _, main in tables], run_prefix, label="the tables of this job")
     except LookupError as error:
+        _reject_lost_versions(run, run_prefix, candidates, [], only)
         raise dg.Failure(str(error)) from error
-    planned = list(_plan(tables, run_id, context.instance, root.branch_of_job(context)))
+    planned, rejected = _plan(tables, run_id, only)
+    _reject_lost_versions(run, run_id, candidates, planned, only, rejected)
+    if not planned:
+        raise dg.Failure(
+            without_changes([head for main, _ in group_by_table(tables) for head in _list_heads(main, only)], run_id)
+        )
     for work in planned:
         if work.plan is not None:
             dataset = work.plan.dataset
@@ -143,30 +152,21 @@ def _undo(run: TableRun) -> None:
         _report(context, root, work, run_id)
 
 
-def _plan(
-    candidates: Sequence[tuple[TableRef, Any]], run_id: str, instance: dg.DagsterInstance, only: str | None
-) -> Iterator[_Planned]:
-    """The work on each branch of each table that the run changed.
+def _plan(tables: Sequence[tuple[TableRef, Any]], run_id: str, only: str | None) -> tuple[list[_Planned], list[str]]:
+    """The work on each branch of each table that the run changed, and the reasons against an undo.
 
     Args:
-        candidates: The assets with their tables.
+        tables: The assets with their tables.
         run_id: The run.
-        instance: The instance that recorded the run.
         only: The branch to which the undo is limited; None for main and all branches.
-
-    Raises:
-        Failure: The changes to a table cannot be undone exactly, or the run changed no rows; nothing was committed.
     """
-    from lance_dagster.lineage.runs import open_branches, versions_of_run, without_changes  # noqa: PLC0415 - heavy imports
+    from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - heavy imports
 
     planned: list[_Planned] = []
     rejected: list[str] = []
-    branches: list[Any] = []
-    for main, refs in group_by_table(candidates):
-        heads = [head for head in open_branches(main) if only in (None, head.branch)]
-        branches += heads
-        for branch in heads:
+    for main, refs in group_by_table(tables):
+        for branch in _list_heads(main, only):
             try:
                 plan = plan_undo(branch, run_id)
             except AlreadyUndoneError:
@@ -175,43 +175,39 @@ def _plan(
                 rejected.append(f"{join_names(refs)}: {error}")
             else:
                 planned += [] if plan is None else [_planned(refs, plan.run_versions, plan=plan)]
-    rejected += _lost_versions(instance, run_id, candidates, planned)
-    if rejected:
-        raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
-    if not planned:
-        raise dg.Failure(without_changes(branches, run_id))
-    yield from planned
+    return planned, rejected
 
 
-def _lost_versions(
-    instance: dg.DagsterInstance, run_id: str, candidates: Sequence[tuple[TableRef, Any]], planned: "Sequence[_Planned]"
-) -> list[str]:
-    """The tables for which the run has recorded a version that is not there any more, and that are not undone."""
-    from lance_core.errors import NotFoundError  # noqa: PLC0415 - heavy imports
-    from lance_dagster.lineage.table_life import is_about_another  # noqa: PLC0415 - heavy imports
+def _list_heads(main: "lance_core.LanceDataset", only: str | None) -> "list[lance_core.LanceDataset]":
+    """The newest versions of main and the branches of a table, or of the branch to which an undo is limited."""
+    from lance_dagster.lineage.runs import open_branches  # noqa: PLC0415 - heavy imports
 
-    planned_branches = {(ref.key, work.branch) for work in planned for ref in work.refs}
+    return [head for head in open_branches(main) if only in (None, head.branch)]
+
+
+def _reject_lost_versions(
+    run: TableRun,
+    run_id: str,
+    candidates: Sequence[tuple[TableRef, Any]],
+    planned: Sequence[_Planned],
+    only: str | None,
+    rejected: Sequence[str] = (),
+) -> None:
+    """Reject the undo if a change cannot be undone exactly, or the run has recorded a version that is not there.
+
+    Raises:
+        Failure: There is a reason against the undo; nothing was committed.
+    """
+    from lance_dagster.lineage.lost_tables import explain_lost_versions  # noqa: PLC0415 - heavy imports
+
     mains = {ref.key: main for ref, main in candidates}
-    lost: dict[str, None] = {}
-    for event in read_write_events_of_run(instance, run_id):
-        main, branch, version = mains.get(event.key), event.branch, event.version
-        if main is None or version is None or (event.key, branch) in planned_branches:
-            continue
-        if branch is not None and branch not in main.branches.list():  # it was promoted to main, or discarded
-            continue
-        name = event.key.to_user_string()
-        if branch is None and is_about_another(event.data_version, main):
-            lost[
-                f"{name}: version {version}, which run {run_id} reported, is not in the table: it was cleaned up, or"
-                " the table was dropped and made again"
-            ] = None
-            continue
-        try:
-            main.checkout_version((branch, version))
-        except NotFoundError:
-            label = f"version {version}" if branch is None else f"version {version} of branch {branch}"
-            lost[f"{name}: {label}, which run {run_id} reported, was cleaned up"] = None
-    return list(lost)
+    events = read_write_events_of_run(run.context.instance, run_id)
+    writes = [(event, mains[event.key]) for event in events if event.key in mains and only in (None, event.branch)]
+    planned_branches = {(ref.key, work.branch) for work in planned for ref in work.refs}
+    lost = explain_lost_versions(run.context.instance, run.root, run_id, writes, planned_branches)
+    remedy = ". To go on without a table, name the other assets as `tables` in the configuration of the op"
+    if rejected or lost:
+        raise dg.Failure(f"nothing was undone: {'; '.join([*rejected, *lost])}{remedy if lost else ''}")
 
 
 def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **facts: Any) -> _Planned:
@@ -223,7 +219,7 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
     from lance_dagster.events.reporting import build_observation, log_events  # noqa: PLC0415 - heavy imports
-    from lance_dagster.undo.events import UNDO_ENTRY, report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
+    from lance_dagster.undo.events import report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
 
     undone = None if planned.plan is None else planned.plan.commit(root.options)
     if undone is None:
