@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.checks.table_check import Finding, describe_missing_table, open_and_record_read
-from lance_dagster.health.lake import Lake, build_external_asset, list_tables_when_loaded, make_lake
+from lance_dagster.health.lake import Lake, build_external_asset, join_shared, list_tables_when_loaded, make_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.names import mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
+from lance_dagster.tables.refs import TableLike, TableRef, known_refs, table_ref, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -151,11 +151,28 @@ def apply_own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMain
 
 
 def fit_policy(
-    policy: LanceMaintenancePolicy, ref: TableRef, dataset: "lance_core.LanceDataset"
+    context: dg.AssetCheckExecutionContext,
+    policy: LanceMaintenancePolicy,
+    ref: TableRef,
+    dataset: "lance_core.LanceDataset",
+    io_manager_key: str,
+    refs: Sequence[TableRef] = (),
 ) -> "MaintenancePolicy":
-    """The policy for a table, without indices on columns that it lacks, unless its asset declares them."""
+    """The policy for a table, without indices on columns that it lacks, unless an asset of the table declares them.
+
+    Args:
+        context: The context of the check.
+        policy: The policy of the checks.
+        ref: The asset that is checked.
+        dataset: The table.
+        io_manager_key: The resource that knows where tables are.
+        refs: Further assets, beside those of the code location, that may share the table.
+    """
     from lance_core.maintenance import without_missing_columns  # noqa: PLC0415 - heavy imports
 
+    root = table_root(getattr(context.resources, io_manager_key))
+    all_refs = [*known_refs(context), *(each.resolved(context) for each in refs)]
+    ref = join_shared(root, ref.resolved(context), all_refs)
     core_policy = apply_own_policy(policy, ref).to_core()
     is_own = apply_own_policy(LanceMaintenancePolicy(), ref).indices is not None
     return core_policy if is_own else without_missing_columns(dataset, core_policy)
@@ -204,7 +221,7 @@ def _build_health_check(
             finding = describe_missing_table(context, ref, severity)
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in limits)
             return
-        core_policy = fit_policy(policy, ref.resolved(context), dataset)
+        core_policy = fit_policy(context, policy, ref, dataset, io_manager_key)
         measured_health, declared = measure(dataset, core_policy), survey_declared(dataset, core_policy)
         actions = [] if declared is None else declared.actions
         missing = [each.name for each in actions if declared and each.name not in declared.facts.present]

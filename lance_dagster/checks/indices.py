@@ -9,10 +9,9 @@ import dagster as dg
 
 from lance_dagster.checks.health import apply_own_policy, choose_checked_tables, fit_policy
 from lance_dagster.checks.table_check import Finding, describe_missing_table, open_and_record_read, parse_limit
-from lance_dagster.health.lake import join_shared
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.tables.names import mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, known_refs, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs
 
 if TYPE_CHECKING:
     import lance_core
@@ -155,9 +154,7 @@ def _build_check(
             finding = describe_missing_table(context, ref, severity)
             yield from (finding.to_result(severity, check_name=name, asset_key=ref.key) for name in selected)
             return
-        root = table_root(getattr(context.resources, io_manager_key))
-        all_refs = [*known_refs(context), *(each.resolved(context) for each in refs)]
-        table_policy = fit_policy(policy, join_shared(root, ref.resolved(context), all_refs), dataset)
+        table_policy = fit_policy(context, policy, ref, dataset, io_manager_key, refs)
         if not (table_policy.indices or is_listed):
             table_policy = replace(table_policy, indices=None)
         look = _look(dataset, table_policy, limits)

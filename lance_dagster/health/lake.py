@@ -24,7 +24,15 @@ import dagster as dg
 from lance_dagster._context.steps import AnyContext
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import TABLE_KEY, checked_root, remember_options, resolved_options
-from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, known_refs, table_refs
+from lance_dagster.tables.refs import (
+    INDICES_KEY,
+    MAINTENANCE_KEY,
+    TableLike,
+    TableRef,
+    TableRoot,
+    known_refs,
+    table_refs,
+)
 
 if TYPE_CHECKING:
     import lance_core
@@ -388,6 +396,16 @@ def _locate_assets(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, Table
         else:
             refs_by_uri[uri] = other.with_indices_of(ref)
     return refs_by_uri
+
+
+def locate_declaring(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
+    """By the URIs of tables an asset with the indices that all assets of the table declare, if any does.
+
+    Args:
+        root: The root.
+        refs: Assets, of which several may share a table.
+    """
+    return _locate_assets(root, [ref for ref in refs if (ref.metadata or {}).get(INDICES_KEY) is not None])
 
 
 def join_shared(root: TableRoot, ref: TableRef, refs: Iterable[TableRef]) -> TableRef:

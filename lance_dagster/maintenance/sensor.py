@@ -168,16 +168,27 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         tick.resolve_requests()
         targets = choose_targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
-        policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
+        policies, invalid = dict[str, LanceMaintenancePolicy | None](), set[str]()
+        for target in targets:
+            try:
+                policies[target.ref.name] = policy_of_target(context, target, chosen, lake)
+            except dg.DagsterInvalidDefinitionError as error:  # assets of one table declare what does not fit together
+                context.log.warning("%s", error)
+                invalid.add(target.ref.name)
         busy = {name for run in running if not run.is_silent for name in run.tables or policies}
         waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
         left_alone = {name for name, table_policy in policies.items() if table_policy is None}
-        pairs = [(target, policies[target.ref.name]) for target in targets if target.ref.name not in busy | waits]
+        skipped = busy | waits | invalid
+        pairs = [(target, policies[target.ref.name]) for target in targets if target.ref.name not in skipped]
         available_targets = [(target, table_policy) for target, table_policy in pairs if table_policy is not None]
         due, unread = tick.find_due(available_targets, partial(is_left_alone, policy=chosen, lake=lake))
         tick.log(due, [run for run in running if run.is_silent])
         requests = [tick.request(due)] if due else []
-        reason = None if due else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread)
+        reason = (
+            None
+            if due
+            else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread | invalid)
+        )
         cursor = _format_cursor(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)

@@ -7,19 +7,21 @@ import logging
 import time
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from hashlib import sha256
 from logging import Logger
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dagster as dg
 
-from lance_dagster.health.lake import Lake, LakeTable
+from lance_dagster.health.lake import Lake, LakeTable, locate_declaring
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of, recorded_metadata
 from lance_dagster.maintenance.work import TableWork
 from lance_dagster.tables.location import TABLE_KEY
+from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.namespaces import ids_at
 from lance_dagster.tables.refs import (
+    INDICES_KEY,
     MAINTENANCE_KEY,
     TableRef,
     TableRoot,
@@ -160,7 +162,7 @@ def in_order_of_run(context: dg.OpExecutionContext, targets: list[MaintenanceTar
 def _each_table_once(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[MaintenanceTarget]
 ) -> list[MaintenanceTarget]:
-    """One target per table, in order, with the other assets that share the table.
+    """One target per table, in order, with the other assets that share the table, and the indices that all declare.
 
     If assets share a table, the target is that of an asset that excludes the table from maintenance, or else of the
     asset that writes the rows. An asset that others write, and whose table is in no listing of a root, is left alone,
@@ -175,18 +177,21 @@ def _each_table_once(
 
     def rank(target: MaintenanceTarget) -> tuple[bool, bool]:
         metadata = target.ref.metadata or {}
-        return policy_of(LanceMaintenancePolicy(), metadata, label=_where(target)) is not None, TABLE_KEY in metadata
+        return plain_metadata(metadata.get(MAINTENANCE_KEY)) is not False, TABLE_KEY in metadata
 
     by_uri: dict[str, list[MaintenanceTarget]] = {}
     for target in targets:
         is_others = target.table is None and is_foreign(target.ref, context)
         uri = f"asset {target.ref.name}" if is_others else lance_core.canonical_uri(target.uri(root))
         by_uri.setdefault(uri, []).append(target)
+    declaring = locate_declaring(root, [*known_refs(context), *(target.ref for target in targets)])
     once = []
-    for same in by_uri.values():
+    for uri, same in by_uri.items():
         first, *other_targets = sorted(same, key=rank)
         table = next((target.table for target in same if target.table is not None), None)
-        ref = reduce(TableRef.with_indices_of, (other.ref for other in other_targets), first.ref)
+        ref = first.ref
+        if uri in declaring and ref.metadata is not None:
+            ref = replace(ref, metadata={**ref.metadata, INDICES_KEY: (declaring[uri].metadata or {})[INDICES_KEY]})
         once.append(replace(first, ref=ref, table=table, other_assets=tuple(other.ref.name for other in other_targets)))
     return once
 
@@ -216,14 +221,15 @@ def survey_target(
     from lance_core.maintenance import MaintenancePlan, MaintenanceReport  # noqa: PLC0415 - code locations load without it
     from lance_core.maintenance.routine import survey as surveys  # noqa: PLC0415 - code locations load without it
 
-    table_policy = policy_of_target(context, target, policy, lake, log=context.log)
-    if table_policy is None:
-        return "left alone"
     changed, label = partial(LanceMaintenancePolicy.changed, where="configuration of the run"), _where(target)
-    core_policy, started = changed(table_policy, overrides).to_core(), time.monotonic()
+    core_policy, started = changed(policy, overrides).to_core(), time.monotonic()
     branch = root.branch_of_job(context)
     columns = partition_columns(target.ref.metadata or {}) if branch is None else ()  # main is indexed
     try:
+        table_policy = policy_of_target(context, target, policy, lake, log=context.log)
+        if table_policy is None:
+            return "left alone"
+        core_policy = changed(table_policy, overrides).to_core()
         dataset = target.open(root, branch)
         if dataset is None:
             context.log.info("%s: skipped, there is no %s", label, _place(target.uri(root), branch))

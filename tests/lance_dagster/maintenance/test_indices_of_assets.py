@@ -10,6 +10,8 @@ import lance_core
 from lance_core.maintenance import describe_index_health
 from lance_dagster import (
     LanceMaintenancePolicy,
+    build_lance_health_checks,
+    build_lance_index_checks,
     build_maintenance_job,
     build_maintenance_sensor,
     stamp_lance_metadata,
@@ -114,26 +116,71 @@ def test_a_job_that_does_not_know_the_asset_goes_by_what_its_commits_recorded(la
     assert state(lake) == {"id_idx": (True, "BTREE", 1.0)}
 
 
-@pytest.mark.parametrize("is_listed", [False, True])
-def test_assets_that_share_a_table_declare_together(lake, monkeypatch, is_listed):
-    rows = declaring({"id": "BTREE"}, name="rows")
+class TestSharedTable:
+    """Assets that own columns of a table declare indices beside the asset that writes its rows."""
 
-    @dg.asset(
-        ins={"rows": dg.AssetIn(metadata={"columns": ["id"]})},
-        metadata={"lance/write_mode": "columns", "lance/table": "rows", "lance/key": "id",
-                  "lance/indices": {"id": "BITMAP", "label": "FTS"}},
-    )  # fmt: skip
-    def labels(rows: pa.Table) -> pa.Table:
-        return rows.append_column("label", pa.array([f"label{i}" for i in rows["id"].to_pylist()]))
+    @pytest.fixture
+    def share(self, lake, monkeypatch):
+        """Write a table with the columns of two assets; returns the assets and a way to run a job with their code."""
 
-    assets = [labels, rows]
-    lake.run(*assets)
-    job = build_maintenance_job(() if is_listed else assets, root=is_listed or None)
-    defs = dg.Definitions(assets=assets, jobs=[job], resources={"io_manager": lake.manager()})
-    if is_listed:  # a run in the process of a test does not know its code location
-        monkeypatch.setattr(dg.OpExecutionContext, "repository_def", defs.get_repository_def())
-    assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
-    assert state(lake, "rows") == {"id_idx": (True, "BTREE", 1.0), "label_idx": (True, "FTS", 1.0)}
+        def make(indices, row_indices=None):
+            rows = declaring(row_indices or {"id": "BTREE"}, name="rows")
+
+            @dg.asset(
+                ins={"rows": dg.AssetIn(metadata={"columns": ["id"]})},
+                metadata={"lance/write_mode": "columns", "lance/table": "rows", "lance/key": "id",
+                          "lance/indices": indices},
+            )  # fmt: skip
+            def labels(rows: pa.Table) -> pa.Table:
+                return rows.append_column("label", pa.array([f"label{i}" for i in rows["id"].to_pylist()]))
+
+            lake.run(labels, rows)
+
+            def run_job(job, **more):
+                defs = dg.Definitions(
+                    assets=[rows, labels], jobs=[job], resources={"io_manager": lake.manager()}, **more
+                )
+                # A run in the process of a test does not know its code location.
+                monkeypatch.setattr(dg.OpExecutionContext, "repository_def", defs.get_repository_def())
+                return defs.resolve_job_def(job.name).execute_in_process(
+                    instance=lake.instance, run_config={} if more else QUIET, raise_on_error=False
+                )
+
+            return rows, labels, run_job
+
+        return make
+
+    @pytest.mark.parametrize("chosen", ["rows", "labels", "both", "root", "root and rows"])
+    def test_assets_that_share_a_table_declare_together(self, lake, share, chosen):
+        rows, labels, run_job = share({"id": "BITMAP", "label": "FTS"})
+        assets = {"rows": [rows], "labels": [labels], "both": [labels, rows], "root and rows": [rows]}.get(chosen, [])
+        assert run_job(build_maintenance_job(assets, root=True if "root" in chosen else None)).success
+        assert state(lake, "rows") == {"id_idx": (True, "BTREE", 1.0), "label_idx": (True, "FTS", 1.0)}
+
+    @pytest.mark.parametrize("is_listed", [False, True])
+    def test_declarations_that_do_not_fit_together_are_named_in_the_outcome(self, lake, share, is_listed):
+        rows, _, run_job = share({"label": {"kind": "FTS", "name": "i"}}, {"id": {"kind": "BTREE", "name": "i"}})
+        lake.run(docs)
+        chosen = {"root": True} if is_listed else {"tables": [rows, docs]}
+        job = build_maintenance_job(**chosen)
+        result = run_job(job)
+        assert "asset rows: metadata lance/indices: indices: the name 'i' is given to two columns" in errors(result)
+        assert "1 failed" in errors(result)
+        lake.run(docs)
+        sensor, resources = build_maintenance_sensor(job, **chosen), {"io_manager": lake.manager()}
+        repository = dg.OpExecutionContext.repository_def
+        with dg.build_sensor_context(instance=lake.instance, resources=resources, repository_def=repository) as context:
+            (request,) = sensor(context).run_requests
+        assert request.tags["lance/tables"] == '["docs"]'
+
+    def test_checks_of_one_asset_know_the_declarations_of_the_other(self, share):
+        rows, _, run_job = share({"label": "FTS"})
+        checks = [*build_lance_index_checks([rows]), *build_lance_health_checks([rows])]
+        job = dg.define_asset_job("check", dg.AssetSelection.all_asset_checks())
+        result = run_job(job, asset_checks=checks)
+        failed = {each.check_name: each.description for each in result.get_asset_check_evaluations() if not each.passed}
+        assert failed["lance_indices_built"] == "index 'label_idx': there is none for 300 rows"
+        assert "there is no index label_idx, which is declared" in failed["lance_uncovered_indices"]
 
 
 def test_the_yaml_of_a_lakehouse_declares_indices(lake):
