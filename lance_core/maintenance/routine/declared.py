@@ -40,7 +40,7 @@ from lance_core.maintenance.search.decide import (
     make_merge,
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
-from lance_core.maintenance.search.facts import digest_files, find_pylance, read_facts
+from lance_core.maintenance.search.facts import count_vectors, find_pylance, read_facts, require_vectors
 from lance_core.maintenance.search.parts import SHARED_PREFIX, IndexBuilder, build_segments, list_part_names
 from lance_core.maintenance.search.record import IndexRecord, describe_failure
 from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
@@ -53,10 +53,7 @@ from lance_core.verbs.indices.create import create_scalar_index
 MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
 
-_UNTRAINED: Final = (
-    "there are fewer vectors than its codes are trained on (2 ** num_bits, 256 by default), so that it would cover no "
-    "row; until there are more, declare another kind, such as IVF_FLAT"
-)
+_UNTRAINED: Final = "there are fewer vectors than it is trained on, so that it would cover no row; declare another kind, such as IVF_FLAT"
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 _COUNTERS: Final = {
     "build": "indices_built",
@@ -136,6 +133,7 @@ def survey_declared(
     records: Mapping[str, IndexRecord] | None = None,
     *,
     waits: bool = True,
+    written: Snapshot | None = None,
 ) -> DeclaredIndices | None:
     """What is due for the declared indices of a version; None without declarations.
 
@@ -144,6 +142,7 @@ def survey_declared(
         policy: The policy for the table.
         records: The records; None for those of the version.
         waits: Whether what has failed is due later; otherwise it is due at once.
+        written: For a version that a dry run expects, one with the same values, whose files exist.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -159,13 +158,15 @@ def survey_declared(
     actions = decide(
         declarations,
         facts,
-        now=datetime.now(UTC) if waits else datetime.max.replace(tzinfo=UTC),
+        now=datetime.now(UTC) if waits else None,
         pylance=find_pylance(),
         limits=(policy.index_memory_bytes, policy.index_timeout_s),
         drop_undeclared=policy.drop_undeclared,
     )
     if not policy.refresh_indices:
         actions = [action for action in actions if action.action not in ("extend", "merge")]
+    possible = [require_vectors(action, written or dataset.snapshot, facts) for action in actions]
+    actions = [action for action in possible if action is not None]
     return DeclaredIndices(facts, actions, {find_name(each, facts, declarations): each for each in declarations})
 
 
@@ -243,7 +244,8 @@ def run_early_actions(
 
 def expect_early_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_early_actions`."""
-    declared, policy = survey_declared(expected.dataset, report.plan.policy), report.plan.policy
+    policy = report.plan.policy
+    declared = survey_declared(expected.dataset, policy, written=expected.written)
     merges = report.plan.segments_first == "merge"
     actions = [] if declared is None else find_early_actions(declared, policy, merges=merges)
     return _expect(expected, report, actions)
@@ -251,7 +253,7 @@ def expect_early_actions(expected: ExpectedVersions[Handle], report: Maintenance
 
 def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
-    declared = survey_declared(expected.dataset, report.plan.policy)
+    declared = survey_declared(expected.dataset, report.plan.policy, written=expected.written)
     return report if declared is None else _expect(expected, report, declared.due)
 
 
@@ -412,7 +414,7 @@ class IndexWork:
             entry["error"] = str(error)
             report = report.plus(lost=1) if is_lost(error) else report.plus(indices_failed=1)
             if not is_lost(error):
-                self.note_failure(action, error, facts)
+                self.note_failure(action, error)
         else:
             self.problems.pop(action.name, None)  # of an attempt that this one has mended
             report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
@@ -488,9 +490,14 @@ class IndexWork:
             )
             return dict(declaration.parameters)
         column_type = facts.columns[declaration.column][1]
-        parameters = declaration.choose_parameters(facts.rows, column_type.list_size if declaration.is_vector else 0)
+        dimensions = column_type.list_size if declaration.is_vector else 0
+        parameters = declaration.choose_parameters(facts.rows, dimensions)
         if action.action in ("extend", "merge"):  # pylance searches no segments whose parameters differ
             parameters = dict(facts.present[action.name].parameters) or parameters
+        elif parameters.get("num_partitions", 1) > declaration.least_vectors:
+            count = count_vectors(snapshot, declaration.column, facts, parameters["num_partitions"])
+            if count < parameters["num_partitions"]:  # most rows have no vector
+                parameters = declaration.choose_parameters(count, dimensions)
         key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
         request = {
             **self._request(action),
@@ -545,7 +552,7 @@ class IndexWork:
             "parameters": dict(record.parameters if record is not None else declaration.parameters),
         }
 
-    def note_failure(self, action: IndexAction, error: Exception, facts: TableFacts) -> None:
+    def note_failure(self, action: IndexAction, error: Exception) -> None:
         """Record the failure of an action, after which maintenance waits, or builds the index again."""
         declaration, name = action.declaration, action.name
         self.problems[name] = f"to {action.action} it failed: {error}"
@@ -564,7 +571,6 @@ class IndexWork:
             limits=[self.child.memory, self.child.timeout_s],
             needs_build=action.action != "measure" or (is_error and not is_rebuilt),
             is_error=is_error,
-            files=digest_files(self.dataset.snapshot.manifest.fragments, facts.columns[declaration.column][0]),
         )
         self.records[name] = replace(record, failure=failure)
 

@@ -90,7 +90,7 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     zone_maps = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
-    declared = survey_declared(expected.dataset, plan.policy)
+    declared = survey_declared(expected.dataset, plan.policy, written=expected.written)
     due = find_stale_indices(measure(expected.dataset, plan.policy), plan.policy, declared)
     if due:
         refreshed = count_expected_extensions(expected, due)

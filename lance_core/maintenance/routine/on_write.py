@@ -53,7 +53,7 @@ def keep_indices(
         covered, errors = extend_indices(dataset, work.child, properties, left_out)
         for action in declared.due:
             if action.name in errors and action.name not in left_out and not is_lost(errors[action.name]):
-                work.note_failure(action, errors[action.name], declared.facts)
+                work.note_failure(action, errors[action.name])
         work.commit_records()
     absent = [each for each in declared.actions if not each.is_possible and each.name not in declared.facts.present]
     problems = {each.name: INSTALL if each.action == "install" else each.reason for each in absent}

@@ -8,7 +8,7 @@
     extend    rows that the index misses -> one more segment
     measure   recall, where it was never measured, at other settings, or with a tenth fewer rows
     drop      an undeclared index, if the policy says so
-    wait      an attempt failed, and the next one comes later, or with other vectors if none could be trained on
+    wait      an attempt failed, and the next one comes later
     install   pylance, which is needed, is not installed
     reject    there is no such column, its type does not fit, or the name belongs to another column
 
@@ -99,7 +99,6 @@ class TableFacts:
         records: The records, by name of the index.
         created: For fragments that an index misses, the version in which the oldest row was created, 0 if it is not
             known; a fragment whose rows are all new may be left out.
-        files: Of columns with a recorded failure, the digest of their data files.
     """
 
     columns: Mapping[str, tuple[int, pa.DataType]]
@@ -107,7 +106,6 @@ class TableFacts:
     present: Mapping[str, PresentIndex] = field(default_factory=dict)
     records: Mapping[str, IndexRecord] = field(default_factory=dict)
     created: Mapping[int, int] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -167,7 +165,7 @@ def decide(
     declarations: Sequence[IndexDeclaration],
     facts: TableFacts,
     *,
-    now: datetime,
+    now: datetime | None,
     pylance: str | None,
     limits: Sequence[float | None] = (),
     drop_undeclared: bool = False,
@@ -177,7 +175,7 @@ def decide(
     Args:
         declarations: The declarations of the policy.
         facts: The version.
-        now: The time, by which failed attempts are due again.
+        now: The time, by which failed attempts are due again; None if they are due at once.
         pylance: The version of pylance; None if it is not installed.
         limits: The memory and the seconds of a process; after a failure under others the next attempt is due at once.
         drop_undeclared: Whether indices that are not declared are dropped; zone maps stay.
@@ -294,25 +292,21 @@ def _decide_case(case: _Case) -> IndexAction | None:
 
 
 def _block(
-    case: _Case, action: IndexAction | None, now: datetime, pylance: str | None, limits: Sequence[float | None]
+    case: _Case, action: IndexAction | None, now: datetime | None, pylance: str | None, limits: Sequence[float | None]
 ) -> IndexAction | None:
     """The action, or why it cannot be done now."""
-    if action is None or not case.declaration.needs_pylance or action.action in ("reject", "adopt"):
+    if action is None or action.action in ("reject", "adopt"):
         return action
-    if pylance is None:
+    if pylance is None and case.declaration.needs_pylance:
         return case.make("install", f"to {action.action} it, pylance is needed: pip install 'lance-dagster[search]'")
     failure = case.record.failure if case.record is not None else None
-    if failure is None or not _is_current(case, failure) or failure["pylance"] != pylance:
+    if now is None or failure is None or not _is_current(case, failure) or failure["pylance"] != pylance:
         return action
     if list(failure.get("limits", limits)) != list(limits):
         return action
     # An index that raises errors is built again at once, and one that cannot be measured is extended all the same.
     mends = action.action == "rebuild" and failure["is_error"] and failure["action"] != "rebuild"
     is_other = failure["action"] == "measure" and action.action != "measure"
-    if case.declaration.is_vector and failure["is_error"] and action.action in ("build", "rebuild"):
-        # What could not be trained on some vectors, or on none, may be on those that came since.
-        files = failure.get("files")
-        is_other |= case.facts.files.get(case.declaration.column, files) != files
     if mends or is_other or now >= datetime.fromisoformat(failure["retry_at"]):
         return action
     attempts = f"attempt {failure['count']} to {failure['action']} it failed: {failure['reason']}"

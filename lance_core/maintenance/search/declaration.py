@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Final
@@ -75,7 +75,8 @@ class IndexDeclaration:
         refine_factor: How many times k rows are compared by their stored vectors; None for none.
         queries: Vectors that are searched for beside stored ones when recall is measured, or the URI of a table that
             has them in a column of the same name; None for stored ones alone.
-        min_rows: The rows from which the index is built: 256 for vectors, else 1; a PQ kind needs 2 ** num_bits.
+        min_rows: The rows from which the index is built: 256 with a vector for kinds of vectors, else 1; at least
+            `least_vectors`.
         retrain_growth: An index on vectors is built again when the table has this many times the rows of its training.
         parameters: Parameters of the build, under pylance's names.
     """
@@ -102,6 +103,12 @@ class IndexDeclaration:
     def needs_pylance(self) -> bool:
         """Whether lance_core does not build the kind itself."""
         return self.is_vector or self.kind in TEXT_PARAMETERS
+
+    @property
+    def least_vectors(self) -> int:
+        """The fewest vectors that the index can be trained on: one a partition, and one a code of the PQ kinds."""
+        codes: int = 2 ** self.parameters.get("num_bits", _PQ_BITS) if "PQ" in self.kind else 1
+        return max(codes, int(self.parameters.get("num_partitions", 1)))
 
     @property
     def build_key(self) -> dict[str, Any]:
@@ -141,7 +148,7 @@ class IndexDeclaration:
         """The parameters by which the index is built; the head of the module has the rule.
 
         Args:
-            rows: The rows of the table.
+            rows: The rows of the table, or fewer if not all have a vector.
             dimensions: The dimensions of the vectors; 0 for other kinds.
         """
         chosen = dict(self.parameters)
@@ -228,9 +235,13 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
     checked = {name: _check(where, name, value) for name, value in chosen.items() if name in options}
     if is_vector:
         checked["metric"] = _check_metric(where, kind, checked.get("metric", "l2"))
-        codes = 2 ** build.get("num_bits", _PQ_BITS) if "PQ" in kind else 1
-        checked["min_rows"] = max(checked.get("min_rows", _EARLY_ROWS), codes)
-    return IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
+        checked.setdefault("min_rows", _EARLY_ROWS)
+    declaration = IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
+    return (
+        replace(declaration, min_rows=max(declaration.min_rows, declaration.least_vectors))
+        if is_vector
+        else declaration
+    )
 
 
 def _check_metric(where: str, kind: str, metric: str) -> str:

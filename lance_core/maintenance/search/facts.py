@@ -1,4 +1,7 @@
-"""The facts of a version for `decide`: columns, fragments, indices and records; no file is opened for them."""
+"""The facts of a version for `decide`: columns, fragments, indices and records; no file is opened for them.
+
+Data files are read only where an index on vectors is to be built, until there are enough vectors to train it on.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Final
+
+import pyarrow.compute as pc
 
 from lance_core.commit.versions import find_manifest
 from lance_core.errors import LanceError
-from lance_core.maintenance.search.decide import PresentIndex, PresentSegment, TableFacts
+from lance_core.maintenance.search.decide import IndexAction, PresentIndex, PresentSegment, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
+from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import Fragment
@@ -22,6 +29,10 @@ from lance_core.verbs.scan.read_fragment import count_live_each
 
 _SYSTEM = "__lance_"
 _CLOCK_SKEW_MS = 60 * 60 * 1000
+_COUNTS: Final[dict[tuple[str, int, int], int]] = {}
+"""Counts of vectors by data files and rows: each tick of a sensor, and each survey of a run, asks for the same ones."""
+
+_MOST_COUNTS: Final = 1000
 
 
 def find_pylance() -> str | None:
@@ -54,10 +65,7 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         for index in (describe_indices(snapshot) if manifest.indices else ())
         if not index.name.startswith(_SYSTEM)
     }
-    records = read_records(manifest.config)
-    failed = {each.column for each in records.values() if each.failure is not None and each.column in columns}
-    files = {column: digest_files(fragments, columns[column][0]) for column in failed}
-    facts = TableFacts(columns=columns, fragments=rows, present=present, records=records, files=files)
+    facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
     uncovered = [each for each in fragments if each.id in missed]
     created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each)) is not None}
@@ -91,13 +99,54 @@ def _find_newest_change(fragment: Fragment) -> int:
     return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
-def digest_files(fragments: Iterable[Fragment], field_id: int) -> str:
-    """A digest of the data files with a column, which changes as rows come or values are set.
+def require_vectors(action: IndexAction, snapshot: Snapshot, facts: TableFacts) -> IndexAction | None:
+    """The action, if enough rows have a vector to train on; otherwise None, or for a rebuild why it has to wait.
 
     Args:
-        fragments: The fragments of a version.
-        field_id: The field of the column.
+        action: An action that is due.
+        snapshot: The version, or an earlier one with the same values.
+        facts: The facts of the version.
     """
+    declaration = action.declaration
+    if declaration is None or not declaration.is_vector or action.action not in ("build", "rebuild"):
+        return action
+    least = declaration.min_rows if action.action == "build" else declaration.least_vectors
+    count = count_vectors(snapshot, declaration.column, facts, least)
+    if count >= least:
+        return action
+    reason = (
+        f"{action.reason}; it is built again once {least:,} rows have a vector of finite numbers; {count:,} have one"
+    )
+    return None if action.action == "build" else replace(action, action="wait", reason=reason)
+
+
+def count_vectors(snapshot: Snapshot, column: str, facts: TableFacts, most: int) -> int:
+    """How many rows have a vector of finite numbers, counted up to a number of them.
+
+    Args:
+        snapshot: The version, or an earlier one with the same values.
+        column: The column.
+        facts: The facts of the version.
+        most: The number at which counting ends.
+    """
+    key = _digest_files(snapshot.manifest.fragments, facts.columns[column][0]), facts.rows, most
+    if key not in _COUNTS:
+        count = 0
+        for batch in read_batches(snapshot, column):
+            vectors = batch.column(0).drop_null()
+            if len(vectors):
+                finite = pc.is_finite(vectors.flatten()).to_numpy(zero_copy_only=False)
+                count += int(finite.reshape(len(vectors), -1).all(axis=1).sum())
+            if count >= most:
+                break
+        if len(_COUNTS) >= _MOST_COUNTS:
+            _COUNTS.clear()
+        _COUNTS[key] = min(count, most)
+    return _COUNTS[key]
+
+
+def _digest_files(fragments: Iterable[Fragment], field_id: int) -> str:
+    """A digest of the data files with a column, which changes as rows come or values are set."""
     paths = sorted(file.path for each in fragments for file in each.files if field_id in file.fields)
     return hashlib.sha256("\n".join(paths).encode()).hexdigest()
 

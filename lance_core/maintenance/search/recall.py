@@ -124,7 +124,7 @@ def _read_queries(request: Mapping[str, Any]) -> _Floats:
         return np.asarray(request["queries"][:_MOST_QUERIES], dtype=np.float64)
     snapshot = Handle(request["queries"], storage_options=request["options"] or None).snapshot
     vectors, count = list[_Floats](), 0
-    for batch in _read_batches(snapshot, request["column"]):
+    for batch in read_batches(snapshot, request["column"]):
         if batch.column(0).null_count < len(batch):
             vectors.append(_to_matrix(batch.column(0).drop_null()))
             count += len(vectors[-1])
@@ -153,7 +153,7 @@ def _find_limits(
     """For each query the distances of its k nearest other rows, ascending; infinite where there are fewer rows."""
     nearest = np.full((len(queries), k), np.inf)
     own_ids = np.asarray(row_ids)
-    for batch in _read_batches(snapshot, column):
+    for batch in read_batches(snapshot, column):
         array = batch.column(0)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         ids = batch.column(1).to_numpy()[valid]
@@ -164,7 +164,8 @@ def _find_limits(
     return np.sort(nearest, axis=1)
 
 
-def _read_batches(snapshot: Snapshot, column: str) -> Iterator[pa.RecordBatch]:
+def read_batches(snapshot: Snapshot, column: str) -> Iterator[pa.RecordBatch]:
+    """A column of a version with the row ids."""
     options = scan_options(snapshot.manifest, [column], with_row_id=True, batch_size=_BATCH_ROWS)
     yield from LanceScanner(snapshot, snapshot.manifest.fragments, options).to_batches()
 

@@ -33,8 +33,8 @@ class IndexRecord:
             `fresh_value` (of the index as it was built, if that was measured) and `note`.
         failure: The last failure, if nothing has succeeded since: `action`, `reason`, `count`, `retry_at`, `pylance`,
             `build` (the declaration that failed), `limits` (memory and seconds of a process), `needs_build` (whether
-            the index is to be built again), `is_error` (whether pylance raised an error; otherwise its process was
-            killed, or stopped at a limit) and `files` (a digest of the data files of the column).
+            the index is to be built again) and `is_error` (whether pylance raised an error; otherwise its process was
+            killed, or stopped at a limit).
     """
 
     column: str
@@ -74,7 +74,7 @@ def describe_failure(earlier: Mapping[str, Any] | None, now: datetime, **failure
     Args:
         earlier: The failure that is recorded; it counts if it was of the same declaration, pylance and limits.
         now: The time.
-        **failure: Its `action`, `reason`, `pylance`, `build`, `limits`, `needs_build`, `is_error` and `files`.
+        **failure: Its `action`, `reason`, `pylance`, `build`, `limits`, `needs_build` and `is_error`.
     """
     names = ("pylance", "build", "limits")
     is_same = earlier is not None and all(earlier.get(name) == failure.get(name) for name in names)

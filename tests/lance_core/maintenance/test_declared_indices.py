@@ -378,24 +378,48 @@ class TestProblems:
         check_searches(table.uri)
         assert maintain(table, policy).outcome == "healthy"
 
-    @pytest.mark.parametrize(
-        ("kind", "usable", "part"), [("IVF_FLAT", 0, "0 vectors"), ("IVF_PQ", 200, "2 ** num_bits")]
-    )
-    def test_too_few_vectors_are_tried_again_once_others_come(self, tmp_path, kind, usable, part):
+    @pytest.mark.parametrize("rest", [None, [float("nan")] * DIMENSIONS])
+    @pytest.mark.parametrize(("kind", "usable"), [("IVF_FLAT", 0), ("IVF_PQ", 200), ("IVF_HNSW_SQ", 255)])
+    def test_rows_count_once_they_have_a_vector(self, tmp_path, kind, usable, rest):
         values = pa.array(
-            [*vectors(0, usable).to_pylist(), *[None] * (300 - usable)], pa.list_(pa.float32(), DIMENSIONS)
+            [*vectors(0, usable).to_pylist(), *[rest] * (300 - usable)], pa.list_(pa.float32(), DIMENSIONS)
         )
         table = lance_core.write_dataset(pa.table({"id": range(300), "v": values}), str(tmp_path / "t.lance"))
-        policy = MaintenancePolicy(indices={"v": kind})
-        assert part in maintain(table, policy).index_problems[0]
-        table.checkout_latest()
-        version = table.version
-        assert part in maintain(table, policy).index_problems[0]
-        table.checkout_latest()
-        assert (table.version, pylance.dataset(table.uri).list_indices(), folders(table)) == (version, [], set())
+        policy = MaintenancePolicy(indices={"v": kind}, require_search=True)
+        for dry_run in (False, True):
+            assert maintain(table, policy, dry_run=dry_run).outcome == "healthy"
+        assert (table.latest_version, folders(table)) == (1, set())
         table.merge_insert("id").when_matched_update_all().execute(rows(0, 300).select(["id", "v"]))
         assert maintain(table, policy).index_problems == []
         assert states(table)["v_idx"].covered == 1
+
+    def test_an_index_is_kept_where_too_few_vectors_are_left_for_another(self, tmp_path):
+        table = fill(tmp_path / "t.lance", count=100)
+        flat = {"kind": "IVF_FLAT", "min_rows": 10}
+        maintain(table, MaintenancePolicy(indices={"v": flat}))
+        version = table.latest_version
+        report = maintain(table, MaintenancePolicy(indices={"v": "IVF_PQ"}))
+        (problem,) = report.index_problems
+        assert problem.endswith("it is built again once 256 rows have a vector of finite numbers; 100 have one")
+        assert (table.latest_version, states(table)["v_idx"].kind) == (version, "IVF_FLAT")
+
+    def test_few_vectors_in_many_rows_have_few_partitions(self, tmp_path):
+        values = pa.array([*vectors(0, 5).to_pylist(), *[None] * 40_000], pa.list_(pa.float32(), DIMENSIONS))
+        table = lance_core.write_dataset(pa.table({"v": values}), str(tmp_path / "t.lance"))
+        report = maintain(table, MaintenancePolicy(indices={"v": {"kind": "IVF_FLAT", "min_rows": 5}}))
+        assert report.index_problems == []
+        assert states(table)["v_idx"].covered == 1
+
+    def test_a_scalar_index_that_cannot_be_built_makes_no_version_in_the_next_run(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        table.add_columns({"n": "id + 1"})
+        file = table.get_fragments()[0].data_files()[-1].path
+        Path(tmp_path, "t.lance", "data", file).write_bytes(b"nothing")
+        policy = MaintenancePolicy(indices={"n": "BTREE"})
+        assert "to build it failed" in maintain(table, policy).index_problems[0]
+        version = table.latest_version
+        assert "the next one is due at" in maintain(table, policy).index_problems[0]
+        assert table.latest_version == version
 
     def test_a_table_without_the_column_is_named_and_a_folder_skips_it(self, tmp_path):
         table = fill(tmp_path / "shop" / "t.lance", count=10)

@@ -22,6 +22,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import lance as pylance
 import numpy as np
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
+from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, keep_indices, maintain
 from lance_core.maintenance.routine import declared, indices
 from lance_core.maintenance.search import cover
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
@@ -52,6 +53,7 @@ VECTORS = [
 ]
 WORDS = [{"kind": "FTS", "with_position": True}, "FTS", {"kind": "FTS", "min_recall": 1.0, "stem": False}, "NGRAM"]
 SCALARS = ["BTREE", "BITMAP", "ZONEMAP"]
+LISTS = ["LABEL_LIST", "FTS"]
 FREE = ("topic", "old", "common")
 
 
@@ -65,7 +67,7 @@ class LocalChild:
     trouble = None
 
     def __init__(self, memory=None, timeout_s=None):
-        self.limits = memory, timeout_s
+        self.memory, self.timeout_s = memory, timeout_s
 
     def run(self, job, request):
         request = json.loads(json.dumps(request))
@@ -83,12 +85,21 @@ class LocalChild:
         pass
 
 
+class Row(NamedTuple):
+    """A row of the model; each value can be None."""
+
+    vector: Any
+    text: str | None
+    number: int | None
+    tags: list[str] | None
+
+
 class Machine:
     """A table and its model.
 
     Attributes:
-        rows: For each key its vector (or None), its text (or None) and its number.
-        names: The present names of the columns "v" and "text".
+        rows: The row of each key.
+        names: The present names of the columns "v", "text" and "tags".
         types: The present types of the columns "v" and "n".
         old: Words and vectors that rows once had.
     """
@@ -97,7 +108,8 @@ class Machine:
         self.random = random.Random(seed)
         self.uri, self.keys, self.steps, self.number = str(uri), 0, [], 0
         self.rows, self.versions = {}, {}
-        self.names, self.types = {"v": "v", "text": "text"}, {"v": pa.list_(pa.float32(), DIMENSIONS), "n": pa.int32()}
+        self.names = {"v": "v", "text": "text", "tags": "tags"}
+        self.types = {"v": pa.list_(pa.float32(), DIMENSIONS), "n": pa.int32()}
         self.old, self.extra, self.is_orphaned = ["word0", draw_vector(self.random)], [], False
         self.metric = self.random.choice(["l2", "cosine", "dot"])
         self.stable = self.random.random() < 0.5
@@ -115,37 +127,47 @@ class Machine:
 
     # Rows
 
-    def new_vector(self):
-        if self.random.random() < 0.03:
-            return None
-        return draw_vector(self.random)
-
     def new_text(self, key):
         self.number += 1
         topic = self.random.choice(FREE) + str(self.random.randrange(5))
         return self.random.choice([f"word{key} number{self.number} {topic} plain"] * 9 + [None, ""])
 
-    def new_row(self, key):
-        return self.new_vector(), self.new_text(key), self.random.randrange(40)
+    def new_tags(self, key):
+        self.number += 1
+        return self.random.choice([[f"tag{key}", f"number{self.number}", "topic1"]] * 9 + [None, []])
 
-    def new_rows(self, count):
+    def new_row(self, key, nulls=0.03):
+        """A row, of which vector and number are null with a probability."""
+        vector, number = draw_vector(self.random), self.random.randrange(40)
+        are_null = [self.random.random() < nulls for _ in range(2)]
+        return Row(
+            None if are_null[0] else vector, self.new_text(key), None if are_null[1] else number, self.new_tags(key)
+        )
+
+    def new_rows(self, count, nulls=0.03):
         keys = range(self.keys, self.keys + count)
         self.keys += count
-        rows = {key: self.new_row(key) for key in keys}
+        rows = {key: self.new_row(key, nulls) for key in keys}
         self.rows.update(rows)
         return self.to_arrow(rows)
 
+    def change(self, keys, **values):
+        self.forget(keys)
+        self.rows.update({key: self.rows[key]._replace(**values) for key in keys})
+
     def to_arrow(self, rows):
-        vectors = pa.array([None if v is None else v.tolist() for v, _, _ in rows.values()], self.types["v"])
-        data = {"key": pa.array(rows, pa.int64()), self.names["v"]: vectors}
-        data |= {self.names["text"]: pa.array([text for _, text, _ in rows.values()], pa.string())}
-        data |= {"n": pa.array([n for _, _, n in rows.values()], self.types["n"])}
+        vectors = [None if row.vector is None else row.vector.tolist() for row in rows.values()]
+        data = {"key": pa.array(rows, pa.int64()), self.names["v"]: pa.array(vectors, self.types["v"])}
+        data |= {self.names["text"]: pa.array([row.text for row in rows.values()], pa.string())}
+        data |= {"n": pa.array([row.number for row in rows.values()], self.types["n"])}
+        data |= {self.names["tags"]: pa.array([row.tags for row in rows.values()], pa.list_(pa.string()))}
         return pa.table(data | {name: pa.array([0] * len(rows), pa.int64()) for name in self.extra})
 
     def forget(self, keys):
         for key in keys:
-            vector, text, _ = self.rows[key]
-            self.old += [*(text or "").split()[:2], *([] if vector is None else [vector])]
+            row = self.rows[key]
+            self.old += [*(row.text or "").split()[:2], *(row.tags or [])[:2]]
+            self.old += [] if row.vector is None else [row.vector]
         self.old = [self.old[0], self.old[1], *self.old[2:][-60:]]
 
     def some_keys(self):
@@ -157,7 +179,7 @@ class Machine:
     # Steps of writers
 
     def append(self):
-        self.pick().insert(self.new_rows(self.random.choice([1, 6, 40, 120])))
+        self.pick().insert(self.new_rows(self.random.choice([1, 6, 40, 120]), self.random.choice([0.03, 0.03, 0.5, 1])))
 
     def update_text(self):
         return self.set_text(self.pick())
@@ -169,13 +191,22 @@ class Machine:
         keys, self.number = self.some_keys(), self.number + 1
         text = f"changed{self.number} topic1"
         table.update({self.names["text"]: f"'{text}'"}, where=self.clause(keys), **options)
-        self.forget(keys)
-        self.rows.update({key: (self.rows[key][0], text, self.rows[key][2]) for key in keys})
+        self.change(keys, text=text)
+
+    def update_tags(self):
+        """A new list, or null, for some rows, which stay where they are or move."""
+        keys, self.number = self.some_keys(), self.number + 1
+        tags = self.random.choice([[f"changed{self.number}", "topic1"]] * 3 + [None])
+        value = "null" if tags is None else f"make_array('{tags[0]}', '{tags[1]}')"
+        options = self.random.choice([{}, {"write_mode": "rewrite_columns"}])
+        self.table.update({self.names["tags"]: value}, where=self.clause(keys), **options)
+        self.change(keys, tags=tags)
+        return options
 
     def update_number(self):
-        keys, number = self.some_keys(), self.random.randrange(40)
-        self.pick().update({"n": f"{number}"}, where=self.clause(keys))
-        self.rows.update({key: (*self.rows[key][:2], number) for key in keys})
+        keys, number = self.some_keys(), self.random.choice([*range(40), None])
+        self.pick().update({"n": "null" if number is None else f"{number}"}, where=self.clause(keys))
+        self.change(keys, number=number)
 
     def set_words_in_place(self):
         """By pylance; some ways do not record which rows have changed."""
@@ -186,19 +217,17 @@ class Machine:
         keys, self.number = self.some_keys(), self.number + 1
         texts = {key: f"replaced{self.number} word{key}" for key in keys}
         for key in way(self.uri, "key", texts, **with_offsets):
-            self.forget([key])
-            self.rows[key] = (self.rows[key][0], texts[key], self.rows[key][2])
+            self.change([key], text=texts[key])
         return f"{way.__name__} {with_offsets}"
 
     def write_columns(self):
-        """Vectors, texts or both of all rows, or of some."""
+        """Vectors, texts, lists or several of them of all rows, or of some."""
         keys = self.random.choice([self.some_keys(), list(self.rows)])
-        columns = self.random.choice([["v"], ["text"], ["v", "text"]])
-        self.forget(keys)
+        columns = self.random.choice([["v"], ["text"], ["tags"], ["v", "text"], ["v", "tags"]])
         for key in keys:
-            vector, text, number = self.rows[key]
-            new = self.new_row(key)
-            self.rows[key] = (new[0] if "v" in columns else vector, new[1] if "text" in columns else text, number)
+            new = {"v": "vector"}
+            new = {new.get(name, name): getattr(self.new_row(key), new.get(name, name)) for name in columns}
+            self.change([key], **new)
         source = self.to_arrow({key: self.rows[key] for key in keys})
         self.table.write_columns(source.select(["key", *(self.names[name] for name in columns)]), "key", missing="keep")
         return f"{columns} of {len(keys)}"
@@ -256,7 +285,7 @@ class Machine:
         return f"{version} by {lance.__name__}"
 
     def rename(self):
-        name = self.random.choice(["v", "text"])
+        name = self.random.choice([*self.names])
         new = name if self.names[name] != name else f"{name}2"
         self.pick().alter_columns({"path": self.names[name], "name": new})
         self.declarations = {new if at == self.names[name] else at: each for at, each in self.declarations.items()}
@@ -303,12 +332,12 @@ class Machine:
         return f"{name} {merged}"
 
     def create_index(self):
-        table, column = pylance.dataset(self.uri), self.random.choice(["v", "text", "n"])
+        table, column = pylance.dataset(self.uri), self.random.choice(["v", "text", "n", "tags"])
         if column == "v":
             kind = self.random.choice(["IVF_FLAT", "IVF_SQ", "IVF_HNSW_FLAT"])
             table.create_index(self.names["v"], kind, metric=self.metric, num_partitions=2, replace=True)
             return kind
-        kind = "FTS" if column == "text" else self.random.choice(["BTREE", "BITMAP"])
+        kind = self.random.choice({"text": ["FTS"], "tags": LISTS, "n": ["BTREE", "BITMAP"]}[column])
         parameters = self.random.choice([{}, {"with_position": True}, {"stem": False}]) if column == "text" else {}
         table.create_scalar_index(self.names.get(column, column), kind, replace=True, **parameters)
         return f"{kind} {parameters}"
@@ -322,6 +351,7 @@ class Machine:
         draw, optional = self.random.choice, self.random.random
         self.declarations = {self.names["v"]: {**draw(VECTORS), "metric": self.metric, "min_rows": 16}}
         self.declarations |= {self.names["text"]: draw(WORDS), "key": draw(SCALARS), "n": draw(SCALARS)}
+        self.declarations |= {self.names["tags"]: draw(LISTS)}
         for name in [*self.declarations]:
             if optional() < 0.15:
                 del self.declarations[name]
@@ -336,9 +366,10 @@ class Machine:
             branch.insert(self.new_rows(self.random.choice([1, 20])))
         if self.random.random() < 0.6:
             keys, text, number = self.some_keys(), f"branched{len(self.steps)}", self.random.randrange(40)
-            branch.update({self.names["text"]: f"'{text}'", "n": f"{number}"}, self.clause(keys))
-            self.forget(keys)
-            self.rows.update({key: (self.rows[key][0], text, number) for key in keys})
+            values = {self.names["text"]: f"'{text}'", "n": f"{number}", self.names["tags"]: f"make_array('{text}')"}
+            options = self.random.choice([{}, {"write_mode": "rewrite_columns"}])
+            branch.update(values, self.clause(keys), **options)
+            self.change(keys, text=text, number=number, tags=[text])
         if self.random.random() < 0.4:
             maintain(branch, MaintenancePolicy(indices=self.declarations, cleanup_older_than=None))
             self.check(name)
@@ -385,9 +416,7 @@ class Machine:
         assert report.outcome in ("done", "healthy"), (report.reason, report.indices)
         states = {each.name: each for each in describe_index_health(self.table)}
         columns = {each.column for each in states.values() if each.built and each.declared}
-        for column, declaration in self.declarations.items():
-            if len(self.rows) >= 16:
-                assert column in columns, (column, declaration, states)
+        self.check_declared(columns)
         for each in states.values():
             if each.column not in self.declarations or not (each.built and each.declared):
                 continue
@@ -402,6 +431,26 @@ class Machine:
         maintain(self.table, policy)  # what has changed may keep fragments apart
         again = maintain(self.table, policy)
         assert (again.outcome, again.indices) == ("healthy", ()), (again.reason, again.indices)
+
+    def check_declared(self, columns):
+        """Columns with enough values have the declared indices."""
+        has_vectors = sum(row.vector is not None for row in self.rows.values()) >= 16
+        due = {column for column in self.declarations if has_vectors or column != self.names["v"]}
+        assert due <= columns, (due, columns)
+
+    def write_with_indices(self):
+        """The declared indices are there and cover all rows when a write returns."""
+        steps = [Machine.append, Machine.update_text_in_place, Machine.update_tags, Machine.set_words_in_place]
+        step = self.random.choice([*steps, Machine.write_columns, Machine.upsert, Machine.overwrite, Machine.restore])
+        said, required = step(self), self.random.random() < 0.5
+        coverage = keep_indices(self.table, MaintenancePolicy(indices=self.declarations, require_search=required))
+        states = describe_index_health(self.table)
+        broken = set() if required else {each.name for each in states if each.failure}
+        assert coverage.problems.keys() <= broken, coverage
+        self.check_declared({each.column for each in states if each.built or each.name in broken})
+        missed = self.find_unindexed({each.name for each in states} - broken)
+        assert set(missed.values()) <= {"ZONEMAP"}, missed
+        return f"{step.__name__} {said or ''}: {', '.join(coverage.covered)}"
 
     def let_time_pass(self):
         """Failed attempts are due again."""
@@ -480,10 +529,11 @@ class Machine:
                 assert table.count_rows(filter=condition) == len(keys), (table, condition)
         condition = self.random.choice([None, condition])
         self.check_vectors(theirs, ours, condition, self.keys_of(condition))
-        details = [each.details for each in ours.describe_indices() if each.index_type == "Inverted"]
-        if details:  # without an index pylance raises an error
-            has_positions = all(each["with_position"] for each in details)
-            self.check_words(theirs, condition, self.keys_of(condition), has_positions=has_positions)
+        fields = {field.id(): field.name() for field in ours.lance_schema.fields()}
+        for index in ours.describe_indices():  # without an index pylance raises an error
+            if index.index_type == "Inverted":
+                column, has_positions = fields[index.fields[0]], index.details["with_position"]
+                self.check_words(theirs, column, condition, self.keys_of(condition), has_positions=has_positions)
 
     def draw_conditions(self):
         number, key = self.random.randrange(40), self.random.choice([*self.rows, 0])
@@ -492,22 +542,28 @@ class Machine:
         yield f"key = {key} or n = {number}"
         word = self.random.choice([each for each in self.old if isinstance(each, str)])
         yield f"contains({self.names['text']}, '{word}')"
+        yield f"array_has({self.names['tags']}, '{word}')"
         yield self.random.choice([f"key < {key}", f"n > {number}"])
 
     def keys_of(self, condition):
         """The keys of the rows that meet a condition, which Python reads alike."""
         if condition and condition.startswith("contains"):
             word = condition.split("'")[1]
-            return {key for key, row in self.rows.items() if word in (row[1] or "")}
-        python = (condition or "True").replace(" = ", " == ")
-        return {key for key, row in self.rows.items() if eval(python, {}, {"key": key, "n": row[2]})}
+            return {key for key, row in self.rows.items() if word in (row.text or "")}
+        if condition and condition.startswith("array_has"):
+            word = condition.split("'")[1]
+            return {key for key, row in self.rows.items() if word in (row.tags or [])}
+        python = (condition or "True").replace(" = ", " == ").replace("n >", "(n or 0) >")
+        return {key for key, row in self.rows.items() if eval(python, {}, {"key": key, "n": row.number})}
 
     def check_vectors(self, theirs, ours, condition, keys):
-        own = [key for key in self.rows if self.rows[key][0] is not None]
-        matrix = np.array([self.rows[key][0] for key in own], np.float64)
+        own = [key for key in self.rows if self.rows[key].vector is not None]
+        if not own:
+            return
+        matrix = np.array([self.rows[key].vector for key in own], np.float64)
         old = [each for each in self.old if not isinstance(each, str)]
         kinds = {index.index_type for index in ours.describe_indices() if "IVF" in index.index_type}
-        for query in (draw_vector(self.random), self.rows[self.random.choice(own)][0], *self.random.sample(old, 1)):
+        for query in (draw_vector(self.random), self.rows[self.random.choice(own)].vector, *self.random.sample(old, 1)):
             values = find_distances(query.astype(np.float64), matrix, self.metric)
             distances = dict(zip(own, values.tolist(), strict=True))
             nearest = {"column": self.names["v"], "q": query, "k": 10, "metric": self.metric}
@@ -535,13 +591,14 @@ class Machine:
                     missed = 2 if name == "pylance" and any("HNSW" in kind for kind in kinds) else 0
                     assert near >= len(expected) - missed, ("missed rows", *case)
 
-    def check_words(self, theirs, condition, keys, *, has_positions):
-        texts = {key: (row[1] or "").split() for key, row in self.rows.items()}
-        text = self.random.choice([words for words in texts.values() if words])
+    def check_words(self, theirs, column, condition, keys, *, has_positions):
+        is_list = column == self.names["tags"]
+        texts = {key: (row.tags or []) if is_list else (row.text or "").split() for key, row in self.rows.items()}
+        text = self.random.choice([words for words in texts.values() if words] or [["topic1"]])
         old = [each for each in self.old if isinstance(each, str)]
-        column, words = self.names["text"], (*self.random.choices(text, k=2), self.random.choice(old), "topic1")
+        words = (*self.random.choices(text, k=2), self.random.choice(old), "topic1")
         searches = [(word, pylance.query.MatchQuery(word, column)) for word in words]
-        if has_positions:
+        if has_positions and not is_list:
             phrase = " ".join(text[-2:])
             searches.append((phrase, pylance.query.PhraseQuery(phrase, column)))
         for words, query in searches:
@@ -633,6 +690,7 @@ STEPS = {
     Machine.update_text: 3,
     Machine.update_text_in_place: 2,
     Machine.update_number: 1,
+    Machine.update_tags: 2,
     Machine.set_words_in_place: 2,
     Machine.write_columns: 3,
     Machine.upsert: 3,
@@ -649,6 +707,7 @@ STEPS = {
     Machine.drop_index: 0.5,
     Machine.redeclare: 1,
     Machine.promote: 2,
+    Machine.write_with_indices: 3,
     Machine.maintain: 6,
     Machine.maintain_with_kills: 2,
     Machine.maintain_beside_writers: 2,
