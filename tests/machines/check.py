@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.processes import ROOT, run
 
 UNDONE = Path(__file__).parent / "undone"
-MACHINES = ("dagster_life", "lake", "spark", "corpus")
+MACHINES = ("dagster_life", "lake", "search", "spark", "corpus")
 COPIED = ("lance_core", "pyspark_lance", "lance_dagster", "tests", "pyproject.toml")
 PACKAGES = COPIED[:3]
 LONGER = 10  # machines count minutes of processor time; beside other work they take longer

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -329,7 +331,43 @@ class TestBuilding:
         assert report.outcome == "partly done"
 
 
+KILLED = """
+import os, signal, sys
+from lance_core.maintenance import MaintenancePolicy, keep_indices
+from lance_core.maintenance.search.child import ChildProcess
+from tests.lance_core.maintenance.test_declared_indices import SEARCH, fill
+
+uri = sys.argv[1]
+run = ChildProcess.run
+
+def end(child, name, request):
+    if name == "build":
+        run(child, name, request)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ChildProcess.run = end
+keep_indices(fill(uri, 300, 300), MaintenancePolicy(indices=SEARCH))
+"""
+
+
 class TestProblems:
+    @pytest.mark.parametrize("work_left", ["build", "extend"])
+    def test_a_write_that_is_killed_before_its_indices_is_covered_by_maintenance(self, tmp_path, work_left):
+        """Until then pylance compares its rows one by one; it searches no text without an index."""
+        table, policy = fill(tmp_path / "t.lance"), MaintenancePolicy(indices=SEARCH)
+        is_extended = work_left == "extend"
+        maintain(table, policy if is_extended else MaintenancePolicy(indices={"t": "FTS"}))
+        version = table.latest_version
+        killed = processes.run([sys.executable, "-c", KILLED, table.uri])
+        assert (killed.returncode, table.latest_version) == (-signal.SIGKILL, version + 1), killed.stderr
+        assert {name: index.covered for name, index in states(table).items()} == dict.fromkeys(
+            ["v_idx", "t_idx"] if is_extended else ["t_idx"], 0.5
+        )
+        check_searches(table.uri)
+        assert maintain(table, policy).outcome == "done"
+        assert {index.covered for index in states(table).values()} == {1}
+        check_searches(table.uri)
+
     def test_a_build_that_is_killed_costs_its_index_alone(self, tmp_path):
         table = fill(tmp_path / "t.lance", count=600, pieces=2)
         slow = {"kind": "IVF_HNSW_FLAT", "ef_construction": 300}

@@ -777,6 +777,7 @@ def main():
                 run(Path(folder, "t.lance"), seed, options.steps)
                 print(f"seed {seed}: ok", flush=True)
             except BaseException as error:
+                print(f"replay: --seed {seed} --steps {options.steps}", flush=True)
                 if not options.all or isinstance(error, KeyboardInterrupt):
                     raise
                 lines = traceback.format_exception(error)
