@@ -29,6 +29,9 @@ from lance_core.verbs.indices.optimize import optimize_indices
 
 _logger = logging.getLogger(__name__)
 
+_EMPTIED = ("Inverted", "NGram")
+"""Kinds that pylance rewrites without entries once moves are recorded."""
+
 
 def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
     """Whether an index that cannot be extended here covers fragments that are replaced."""
@@ -41,9 +44,9 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
-    """Configure a table with a full-text index so that later compactions, also pylance's, record how rows moved.
+    """Configure a table with an index on words so that later compactions, also pylance's, record how rows moved.
 
-    Once moves are recorded, a compaction of pylance that rewrites a full-text index writes an index without entries,
+    Once moves are recorded, a compaction of pylance that rewrites such an index writes one without entries,
     unless that compaction records its moves as well. pylance and this library follow the table's configuration.
 
     Returns:
@@ -57,7 +60,7 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
 
 def plan_deferred_moves(base: Manifest) -> UpdateConfig | None:
     """The change of the configuration that `keep_moves_deferred` commits; None if no change is needed."""
-    if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
+    if DEFER_KEY in base.config or not any(index.kind in _EMPTIED for index in base.indices):
         return None
     return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 

@@ -53,7 +53,7 @@ from lance_core.verbs.indices.create import create_scalar_index
 MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
 
-_UNTRAINED: Final = "there are fewer vectors than it is trained on, so that it would cover no row; declare another kind, such as IVF_FLAT"
+_UNTRAINED: Final = "it would cover no row, as there are too few vectors to train it on; declare another kind"
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 _COUNTERS: Final = {
     "build": "indices_built",
@@ -165,8 +165,7 @@ def survey_declared(
     )
     if not policy.refresh_indices:
         actions = [action for action in actions if action.action not in ("extend", "merge")]
-    possible = [require_vectors(action, written or dataset.snapshot, facts) for action in actions]
-    actions = [action for action in possible if action is not None]
+    actions = require_vectors(actions, written or dataset.snapshot, facts)
     return DeclaredIndices(facts, actions, {find_name(each, facts, declarations): each for each in declarations})
 
 
@@ -494,10 +493,9 @@ class IndexWork:
         parameters = declaration.choose_parameters(facts.rows, dimensions)
         if action.action in ("extend", "merge"):  # pylance searches no segments whose parameters differ
             parameters = dict(facts.present[action.name].parameters) or parameters
-        elif parameters.get("num_partitions", 1) > declaration.least_vectors:
-            count = count_vectors(snapshot, declaration.column, facts, parameters["num_partitions"])
-            if count < parameters["num_partitions"]:  # most rows have no vector
-                parameters = declaration.choose_parameters(count, dimensions)
+        elif (most := parameters.get("num_partitions", 1)) > declaration.least_vectors:
+            count = count_vectors(snapshot, declaration.column, facts, most)
+            parameters = parameters if count == most else declaration.choose_parameters(count, dimensions)
         key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
         request = {
             **self._request(action),

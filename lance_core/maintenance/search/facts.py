@@ -99,14 +99,19 @@ def _find_newest_change(fragment: Fragment) -> int:
     return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
-def require_vectors(action: IndexAction, snapshot: Snapshot, facts: TableFacts) -> IndexAction | None:
-    """The action, if enough rows have a vector to train on; otherwise None, or for a rebuild why it has to wait.
+def require_vectors(actions: Iterable[IndexAction], snapshot: Snapshot, facts: TableFacts) -> list[IndexAction]:
+    """The actions without builds for which too few rows have a vector to train on; a rebuild says why it has to wait.
 
     Args:
-        action: An action that is due.
+        actions: What is due.
         snapshot: The version, or an earlier one with the same values.
         facts: The facts of the version.
     """
+    possible = [_require_vectors(action, snapshot, facts) for action in actions]
+    return [action for action in possible if action is not None]
+
+
+def _require_vectors(action: IndexAction, snapshot: Snapshot, facts: TableFacts) -> IndexAction | None:
     declaration = action.declaration
     if declaration is None or not declaration.is_vector or action.action not in ("build", "rebuild"):
         return action
