@@ -540,9 +540,11 @@ class Machine:
         yield f"n = {number}"
         yield f"n in ({number}, {number + 1})"
         yield f"key = {key} or n = {number}"
-        word = self.random.choice([each for each in self.old if isinstance(each, str)])
-        yield f"contains({self.names['text']}, '{word}')"
-        yield f"array_has({self.names['tags']}, '{word}')"
+        old = self.random.choice([each for each in self.old if isinstance(each, str)])
+        row = self.rows[self.random.choice(list(self.rows))]
+        for word in (old, *(row.text or "").split()[:1], *(row.tags or [])[:1]):
+            yield f"contains({self.names['text']}, '{word}')"
+            yield f"array_has({self.names['tags']}, '{word}')"
         yield self.random.choice([f"key < {key}", f"n > {number}"])
 
     def keys_of(self, condition):
