@@ -353,7 +353,7 @@ keep_indices(fill(uri, 300, 300), MaintenancePolicy(indices=SEARCH))
 class TestProblems:
     @pytest.mark.parametrize("work_left", ["build", "extend"])
     def test_a_write_that_is_killed_before_its_indices_is_covered_by_maintenance(self, tmp_path, work_left):
-        """Until then pylance compares its rows one by one; it searches no text without an index."""
+        """Until then pylance compares its rows one by one; for words that needs an index, which may miss them."""
         table, policy = fill(tmp_path / "t.lance"), MaintenancePolicy(indices=SEARCH)
         is_extended = work_left == "extend"
         maintain(table, policy if is_extended else MaintenancePolicy(indices={"t": "FTS"}))
