@@ -21,7 +21,6 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +51,7 @@ from lance_core.maintenance.compaction.plan import collect_facts, group_fragment
 from lance_core.maintenance.compaction.rewrite import CompactionMetrics, RewriteResult, discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.compaction.worker import receive, send
+from lance_core.maintenance.processes import start_python
 from lance_core.retry import backoff
 from lance_core.store import note_begun
 from lance_core.table.fragment import data_files, own_data_keys
@@ -111,13 +111,8 @@ def run_in_processes(
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # our own interpreter and module
-        # `-m` would warn that the package has imported the module already.
-        [sys.executable, "-c", "from lance_core.maintenance.compaction.worker import main; main()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    # The dataset that it gets may be of classes of the user.
+    return start_python("lance_core.maintenance.compaction.worker", imports_from_working_folder=True)
 
 
 def _serve(

@@ -3,7 +3,7 @@
     parent    {"job": "build", "uri": ..., "options": ...}, a line of JSON for each job, which no list of processes
               shows; it keeps the pipe open as long as it lives, and kills the child at a limit
     child     imports pylance, does the job, and writes {"result": ...} or {"error": ...} as a line; it ends with its
-              parent
+              parent; Linux kills it then, elsewhere a stopped one goes on as far as the end of its pipe
 
 A child that was killed is followed by a new one. The memory that counts is that of the process's own pages, not of
 files that it maps.
@@ -25,6 +25,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
+
+from lance_core.maintenance.processes import start_python
+from lance_core.maintenance.search.temporary_folder import TemporaryFolder
 
 _POLL_S: Final = 0.05
 _PLACE_IN_SOURCE: Final = re.compile(r",? ?/\S+\.rs:\d+(:\d+)?")
@@ -49,6 +52,8 @@ class ChildFailedError(Exception):
 class ChildProcess:
     """Runs jobs one after the other in a child process, which starts with the first job.
 
+    It ends with the thread that runs the first job.
+
     Args:
         memory: The most bytes that the process may use; None for no limit.
         timeout_s: The most seconds that a job may take; None for no limit.
@@ -58,6 +63,7 @@ class ChildProcess:
         self.memory, self.timeout_s = memory, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: IO[bytes] | None = None
+        self._folder: TemporaryFolder | None = None
 
     def run(self, job: str, request: Mapping[str, Any]) -> Any:
         """Run a job, and return its result.
@@ -70,12 +76,12 @@ class ChildProcess:
             ChildFailedError: The job failed, the process was killed, or it was stopped at a limit.
         """
         started = time.monotonic()
-        process = self._start()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its exit code says why it has ended
-            process.stdin.write(json.dumps({**request, "job": job}).encode() + b"\n")
-            process.stdin.flush()
         try:
+            process = self._start()
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its exit code says why it has ended
+                process.stdin.write(json.dumps({**request, "job": job}).encode() + b"\n")
+                process.stdin.flush()
             answer = self._wait(process, started)
         except BaseException:
             self.close()
@@ -94,17 +100,16 @@ class ChildProcess:
         if process is not None and self.memory and measure_memory(process.pid) * _KEPT_MEMORY > self.memory:
             self.close()
         if self._process is None:
-            self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from lance_core.maintenance.search.child import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+            try:
+                self._folder = TemporaryFolder()
+            except OSError as error:
+                raise ChildFailedError(f"no temporary folder can be made for it: {error}; set TMPDIR") from error
+            self._messages = tempfile.TemporaryFile(dir=self._folder.path)  # noqa: SIM115 - it is closed with the process
+            self._process = start_python(
+                __name__,
+                imports_from_working_folder=False,
+                env={"LANCE_LOG": os.environ.get("LANCE_LOG", "error"), "TMPDIR": str(self._folder.path)},
                 stderr=self._messages,
-                env={
-                    "LANCE_LOG": "error",
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                },
             )
         return self._process
 
@@ -143,7 +148,9 @@ class ChildProcess:
                 with contextlib.suppress(BrokenPipeError):
                     if pipe is not None:
                         pipe.close()
-        self._process = self._messages = None
+        if self._folder is not None:
+            self._folder.remove()
+        self._process = self._messages = self._folder = None
 
 
 def measure_memory(pid: int) -> int:

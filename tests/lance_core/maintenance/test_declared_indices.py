@@ -402,6 +402,26 @@ class TestProblems:
         with pytest.raises(MaintenanceFailedError, match=part):
             maintain(table, MaintenancePolicy(indices={"t": "FTS"}, require_search=True, **limit))
 
+    def test_temporary_files_go_with_their_process(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        table = fill(tmp_path / "t.lance")
+        policy = MaintenancePolicy(indices={"t": "FTS"})
+        report = maintain(table, policy)
+        assert "no temporary folder can be made for it" in report.reason
+        assert str(tmp_path / "tmp") in report.reason
+        Path(tmp_path, "tmp", "lance-index-abandoned", "shuffle").mkdir(parents=True)
+        Path(tmp_path, "tmp", "lance-index-new").mkdir()
+        Path(tmp_path, "tmp", "lance-index-link").symlink_to(tmp_path / "t.lance")
+        os.utime(tmp_path / "tmp" / "lance-index-abandoned", (0, 0))
+        process = child.ChildProcess()
+        with pytest.raises(child.ChildFailedError):
+            process.run("none", {})
+        during = {path.name for path in Path(tmp_path, "tmp").iterdir()}
+        process.close()
+        after = {path.name for path in Path(tmp_path, "tmp").iterdir()}
+        assert after == {"lance-index-new", "lance-index-link"}
+        assert len(during - after) == 1
+
     def test_a_corrupt_index_is_built_again_and_the_healthy_one_kept(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         policy = MaintenancePolicy(indices=SEARCH)
