@@ -37,6 +37,7 @@ FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
         'readStream.format("lance")': Feature((4, 0), "use pyspark_lance.read_changes"),
         'writeStream.format("lance")': Feature((4, 1), "use foreachBatch, with pyspark_lance.write"),
         "a session of Spark Connect": Feature((4, 0), "use a classic session"),
+        "a query with pipes": Feature((4, 0), "write it with subqueries"),
         "a column with a collation": Feature((4, 0), WITHOUT_COLUMN),
         "a column of TIME": Feature((4, 1), WITHOUT_COLUMN),
     }

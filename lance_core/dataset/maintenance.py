@@ -248,7 +248,8 @@ class MaintenanceVerbs(Handle):
         """Remove old versions, and the files that only they need.
 
         This version and newer ones stay, and so do tagged versions, versions that branches need, and files that any
-        branch or detached version needs.
+        branch or detached version needs; on object storage also versions of the last five minutes. What is kept
+        although it was selected is logged as a warning.
 
         Args:
             older_than: Only versions older than this, by the time of their commit unless `age_from` says otherwise; two

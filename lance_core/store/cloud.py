@@ -54,7 +54,7 @@ from lance_core.store.base import (
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.conditions import prove_conditional_puts
 from lance_core.store.namespace import current_options
-from lance_core.store.options import OWN_OPTIONS, StorageOptions, parse_seconds
+from lance_core.store.options import OWN_OPTIONS, S3_OPTIONS, StorageOptions, parse_seconds, suggest_option
 from lance_core.threads import SharedPool
 
 # A request costs about as much as the transfer of this many bytes.
@@ -313,11 +313,14 @@ def _convert(error: Exception, place: str, verb: str, *, writes: bool) -> LanceE
         return ObjectNotFoundError(f"{place}: no such object")
     if kind in ("AlreadyExistsError", "PreconditionError"):
         return AlreadyExistsError(f"{place}: exists already")
-    status, reason, service = _STATUS.search(text), _explain(text), _EXTRAS[place.partition("://")[0]]
-    if reason == _UNREACHABLE:
-        reason += f"; {_SERVERS[service]}"
+    status, service = _STATUS.search(text), _EXTRAS[place.partition("://")[0]]
+    is_plain, is_without_credentials = _PLAIN_HTTP.search(text) is not None, _NO_CREDENTIALS in text
+    reason = _PLAIN_REASON if is_plain else _explain(text)
+    if not is_without_credentials and (server := _NO_ANSWER.search(text)):
+        endpoint = server["scheme"] + server["host"]
+        reason = f"{_explain_silence(text)} {endpoint}: check the network, and {_SERVERS[service]}"
     answer = f"HTTP {status[1]}" if status else reason or kind
-    is_denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or "TokenRequest" in text
+    is_denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or is_without_credentials
     if is_denied or (status and status[1] in ("401", "403")):
         denied = StoreError(
             f"{place}: access is denied ({reason or answer}): to {verb}, the credentials need "
@@ -325,7 +328,7 @@ def _convert(error: Exception, place: str, verb: str, *, writes: bool) -> LanceE
         )
         denied.errno = errno.EACCES
         return denied
-    is_rejected = "BadScheme" in text or (status and status[1].startswith("4") and status[1] not in ("408", "429"))
+    is_rejected = is_plain or (status and status[1].startswith("4") and status[1] not in ("408", "429"))
     if writes and not is_rejected:
         return OutcomeUnknownError(f"{place}: the request failed ({answer}); it may have taken effect")
     return StoreError(f"{place}: the request failed ({answer})")
@@ -336,7 +339,24 @@ def _explain(text: str) -> str | None:
     return next((reason for word, reason in _REASONS.items() if word in text), None)
 
 
-_UNREACHABLE: Final = "the server cannot be reached"
+def _explain_silence(text: str) -> str:
+    """What went wrong with a server that has not answered; the error of an upload does not distinguish it."""
+    return next(
+        (words for kind, words in _SILENCE.items() if kind in text), "cannot connect to, or got no answer from,"
+    )
+
+
+_NO_ANSWER: Final = re.compile(
+    r"Error performing [A-Z]+ (?P<scheme>\w+://)(?:[^/\s]*@)?(?P<host>[^/?@\s]+)\S* in [^\n]*error sending request"
+)
+"""A request without an answer; its URL can hold a signature, and its server's name holds none."""
+_PLAIN_HTTP: Final = re.compile(r"Error performing [A-Z]+ http://[^\n]*: builder error")
+_PLAIN_REASON: Final = "the server is plain HTTP; azure_allow_http or google_allow_http allows it"
+_NO_CREDENTIALS: Final = "token request"
+_SILENCE: Final = {
+    "kind: Connect": "cannot connect to",
+    "kind: Timeout": "no answer in time from",
+}
 _REASONS: Final = {
     "MissingAccount": "no account is named; set azure_storage_account_name",
     "InvalidAccessKey": "azure_storage_account_key is not base64",
@@ -344,10 +364,8 @@ _REASONS: Final = {
     "OpenCredentials": "the file of google_service_account cannot be read",
     "DecodeCredentials": "google_service_account, or its key, is not the JSON of a service account",
     "as boolean": "a flag is neither true nor false",
-    "TokenRequest": "there are no credentials, and this machine gives none",
-    "BadScheme": "the server is plain HTTP; azure_allow_http or google_allow_http allows it",
-    "kind: Connect": _UNREACHABLE,
-    "kind: Timeout": "no answer in time",
+    _NO_CREDENTIALS: "there are no credentials, and this machine gives none",
+    "response body": "the answer broke off",
 }
 """What went wrong, by a word of the library's error."""
 
@@ -358,6 +376,35 @@ _CREDENTIALS: Final = {
     "s3": "aws_access_key_id, aws_secret_access_key and aws_session_token",
 }
 """The options with credentials, by service."""
+_OF_S3FS: Final = ("aws_allow_http", "aws_profile")
+_OPTIONS: Final = {
+    "gcs": (
+        "google_service_account",
+        "google_service_account_key",
+        "google_application_credentials",
+        "google_base_url",
+        "google_skip_signature",
+    ),
+    "azure": (
+        "azure_storage_account_name",
+        "azure_storage_account_key",
+        "azure_storage_sas_key",
+        "azure_storage_token",
+        "azure_client_id",
+        "azure_client_secret",
+        "azure_tenant_id",
+        "azure_storage_endpoint",
+        "azure_storage_use_emulator",
+        "azure_use_azure_cli",
+        "azure_use_fabric_endpoint",
+        "azure_msi_endpoint",
+        "azure_federated_token_file",
+        "azure_authority_host",
+        "azure_skip_signature",
+    ),
+    "s3": tuple(name for name in S3_OPTIONS if name.startswith("aws_") and name not in _OF_S3FS),
+}
+"""The names of options, by service, for suggestions; the library accepts more, and other spellings."""
 _VERBS: Final = {"get": "read", "get_range": "read", "head": "read", "delete": "delete"}
 """What methods do with objects; others write them."""
 _READER, _CONTRIBUTOR = "the role Storage Blob Data Reader", "the role Storage Blob Data Contributor"
@@ -369,9 +416,9 @@ _PERMISSIONS: Final = {
 }
 """What permits a request, by verb and service."""
 _SERVERS: Final = {
-    "gcs": "google_base_url names it",
-    "azure": "azure_storage_account_name and azure_storage_endpoint name it",
-    "s3": "aws_region and aws_endpoint name it",
+    "gcs": "google_base_url, which names the server",
+    "azure": "azure_storage_account_name and azure_storage_endpoint, which name the server",
+    "s3": "aws_region and aws_endpoint, which name the server",
 }
 """The options from which the name of the server follows, by service."""
 
@@ -409,7 +456,14 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
                 "named by a storage option (azure_storage_endpoint, google_base_url, aws_endpoint)"
             ) from None
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
-        problem = f"the storage option {unknown[1]!r} is not known" if unknown else _explain(str(error))
+        if unknown:
+            names = [*_OPTIONS[service], *_CLIENT_OPTIONS]
+            spellings = [*names, *(_PREFIXES[service] + name for name in _CLIENT_OPTIONS)]
+            hint = suggest_option(unknown[1], spellings, names)
+            raise InvalidInputError(
+                f"{bucket} cannot be opened: the storage option {unknown[1]!r} is not known; {hint}"
+            ) from None
+        problem = _explain(str(error))
         raise InvalidInputError(
             f"{bucket} cannot be opened: {problem or type(error).__name__}; storage options of it under object_store's "
             f"names: {', '.join(sorted(config)) or 'none'}"

@@ -6,6 +6,7 @@ they go through a database.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -197,17 +198,26 @@ class FsspecWriter(ObjectWriter):
 
 @contextmanager
 def _errors(place: str) -> Iterator[None]:
-    """Convert errors of fsspec to StoreError with their type alone: their messages may hold secret parameters."""
+    """Convert errors of fsspec without their messages, which may hold secret parameters."""
     try:
         yield
-    except FileNotFoundError:
-        raise ObjectNotFoundError(f"{place}: no such object") from None
     except FileExistsError:
         raise AlreadyExistsError(f"{place}: exists already") from None
     except Exception as error:  # noqa: BLE001 - converted
+        # The file system of the web reports a server that does not answer as a missing file.
+        for cause in (error, error.__cause__):
+            if any(_UNREACHABLE.search(kind.__name__) for kind in type(cause).__mro__):
+                raise StoreError(
+                    f"{place}: cannot connect to the storage, or it does not answer ({type(cause).__name__}): check the"
+                    " network, and the storage options that name the server"
+                ) from None
+        if isinstance(error, FileNotFoundError):
+            raise ObjectNotFoundError(f"{place}: no such object") from None
         raise StoreError(f"{place}: {type(error).__name__}") from None
 
 
+_UNREACHABLE: Final = re.compile(r"Connect|Timeout|ServiceRequest|ServerDisconnected|gaierror")
+"""Names of errors of libraries that serve file systems, and of Python, for a server that does not answer."""
 _ALTERNATIVES: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}
 
 

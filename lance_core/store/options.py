@@ -11,7 +11,7 @@ A commit lock is kept with the options, so that it reaches every commit to the s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -128,13 +128,18 @@ class StorageOptions(Mapping[str, str]):
             if key.startswith(OTHER_CLOUDS):
                 continue  # one set of options serves all stores of a dataset
             if key not in _CANONICAL:
-                near = get_close_matches(key, _CANONICAL, n=1, cutoff=0.6)
-                hint = f"; is {near[0]!r} meant?" if near else f"; known are {', '.join(S3_OPTIONS)}"
-                raise InvalidInputError(f"unknown S3 storage option {key!r}{hint}")
+                hint = suggest_option(key, _CANONICAL, S3_OPTIONS)
+                raise InvalidInputError(f"unknown S3 storage option {key!r}; {hint}")
             name = _CANONICAL[key]
             if result.setdefault(name, value) != value:
                 raise InvalidInputError(f"storage option {name!r} is given under two names with different values")
         return result
+
+
+def suggest_option(key: str, spellings: Iterable[str], names: Iterable[str]) -> str:
+    """What may be meant by an unknown option: the nearest of the accepted spellings, or else all names."""
+    near = get_close_matches(key, spellings, n=1)
+    return f"is {near[0]!r} meant?" if near else f"known are {', '.join(names)}"
 
 
 def parse_seconds(key: str, string: str) -> float:

@@ -74,10 +74,7 @@ def s3_client(options: StorageOptions) -> S3Client:
     return client
 
 
-_UNREACHABLE: Final = {
-    "EndpointConnectionError": "it cannot be reached",
-    "ConnectTimeoutError": "it accepts no connection in time",
-}
+_UNREACHABLE: Final = frozenset({"EndpointConnectionError", "ConnectTimeoutError"})
 _CONDITIONAL_PUTS: Final = ("etag", "disabled")
 _ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
 _BEGIN_AN_OBJECT: Final = ("put_object", "copy_object", "create_multipart_upload")
@@ -124,7 +121,7 @@ class S3Client:
     def _shown_endpoint(self) -> str:
         """The endpoint's URL without credentials."""
         parts = urlsplit(self.endpoint)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if self.endpoint else "of AWS"
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if self.endpoint else "AWS"
 
     @property
     def is_aws(self) -> bool:
@@ -172,7 +169,7 @@ class S3Client:
                     raise _scrub(url, method, error) from None
                 if code == "NoSuchBucket":
                     raise StoreError(
-                        f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
+                        f"s3://{parameters['Bucket']}: there is no such bucket at {self._shown_endpoint}; "
                         "create it, or correct its name or the storage option aws_endpoint"
                     ) from None
                 if optional and _is_not_offered(status, code):
@@ -184,9 +181,8 @@ class S3Client:
                 passes = status in _NOTHING_WRITTEN or status in _MAYBE_WRITTEN or status == 0
                 unanswered = unanswered or status in _MAYBE_WRITTEN or status == 0
                 if not passes or attempt + 1 == self._attempts:
-                    answered = status and code not in _UNREACHABLE
-                    failed = url if answered else f"{url} at the endpoint {self._shown_endpoint}"
-                    raise _make_final_error(failed, method, status, code, unknown=writes and unanswered) from None
+                    unknown, endpoint = writes and unanswered, self._shown_endpoint
+                    raise _make_final_error(url, method, status, code, endpoint, unknown=unknown) from None
             await _pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -325,13 +321,22 @@ def _explain_denial(method: str) -> str:
 _READS: Final = "s3:GetObject"
 
 
-def _make_final_error(url: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
+_CHECKS: Final = "check the network, and aws_region and aws_endpoint, which name the server"
+
+
+def _explain_silence(code: str) -> str:
     if code in _UNREACHABLE:
-        reason = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
+        return "cannot connect to"
+    return "no answer in time from" if "Timeout" in code else "no answer from"
+
+
+def _make_final_error(url: str, method: str, status: int, code: str, endpoint: str, *, unknown: bool) -> StoreError:
+    if not status or code in _UNREACHABLE:
+        reason, remedy = f"{_explain_silence(code)} {endpoint}", _CHECKS
     else:
-        reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
-    remedy = _REMEDIES.get(code) or (_explain_denial(method) if status in (401, 403) else None)
-    message = f"{url}: {reason}" + ("" if remedy is None else f": {remedy}")
+        reason = f"{method} failed with {f'HTTP {status} {code}'.strip()}"
+        remedy = _REMEDIES.get(code) or (_explain_denial(method) if status in (401, 403) else "")
+    message = f"{url}: {reason}" + (remedy and f": {remedy}")
     error = OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
     if status in (401, 403):
         error.errno = errno.EACCES

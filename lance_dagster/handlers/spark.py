@@ -23,7 +23,8 @@ from lance_dagster.handlers.merge_clauses import changes_others, parse_simple_me
 from lance_dagster.handlers.spark_cast import cast_in_job, name_lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
-from pyspark_lance.engine.sessions import check_frame, collect_arrow
+from pyspark_lance.engine.jobs import collect_arrow
+from pyspark_lance.engine.sessions import check_frame
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.lazy import DataType, functions, types
 from pyspark_lance.types.arrow_types import to_arrow

@@ -45,6 +45,7 @@ from pyspark_lance.changing.stored_values import FieldOrder, cast_values, null_c
 from pyspark_lance.changing.struct_values import Value, as_column, fill_lacking_fields, lacks_fields, respell_values
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.sessions import with_times
 from pyspark_lance.keys.equality import has_bytes
 from pyspark_lance.keys.narrowing import Narrowed, collect_few_keys
@@ -158,7 +159,7 @@ class ClauseMerge:
     @contextlib.contextmanager
     def _cache_source(self, base: LanceDataset) -> Iterator[ClauseMerge]:
         """This merge with a source that is computed once and cached by Spark."""
-        cached_source = self.source.persist()
+        spark, cached_source = self.source.sparkSession, self.source.persist()
         try:
             # Tasks of a merge without clauses detect a key that occurs twice, if they can compare it.
             is_seen = self.is_as_it_is and all(has_bytes(base.schema.field(name)) for name in self.unique)
@@ -166,12 +167,12 @@ class ClauseMerge:
                 bool(self.unique) and not is_seen and find_repeated_key(cached_source, self.unique) is not None
             )
             if (whole := self._build_whole_rows(base)) is not None and can_look_up(base, *whole):
-                tasks = tasks_of(cached_source.count())
+                tasks = tasks_of(run_job(spark, cached_source.count))
                 if can_look_up(base, *whole, tasks) and not has_repeats:
                     yield replace(self, source=cached_source, tasks=tasks, looks_up=True)
                     return
             few = None if self._sides(_OTHERS) else collect_few_keys(base, *self.keys.frame(cached_source, base))
-            tasks = tasks_of(cached_source.count() if few is None else few.num_rows)
+            tasks = tasks_of(run_job(spark, cached_source.count) if few is None else few.num_rows)
             source = partition_by_key(cached_source, tasks, self.unique) if is_seen else cached_source
             yield replace(self, source=source, few=few, tasks=tasks, has_repeats=has_repeats)
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Final
 
@@ -20,6 +20,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing.stored_values import wrap_blobs
 from pyspark_lance.changing.task import ADDRESS, DELETE, KIND, ROW_ID
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.sessions import with_times
 from pyspark_lance.keys.equality import check_keys_of, has_bytes
 from pyspark_lance.keys.narrowing import narrow_by_frame
@@ -199,7 +200,7 @@ def find_repeated_key(source: DataFrame, keys: Sequence[str]) -> Row | None:
     columns = [functions.col(quoted(name)) for name in keys]
     rows_with_key = source.where(reduce(and_, [column.isNotNull() for column in columns]))
     counted = rows_with_key.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
-    return next(iter(counted.where(f"{_COUNT} > 1").take(1)), None)
+    return next(iter(run_job(source.sparkSession, partial(counted.where(f"{_COUNT} > 1").take, 1))), None)
 
 
 def is_same_value(source_column: str, target_column: str, source_kind: DataType, target_kind: DataType) -> Column:

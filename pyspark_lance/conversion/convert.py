@@ -29,6 +29,7 @@ from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.merged_schema import check_partition_names, find_partitions, merge_schemas
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, list_foreign_files
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.sessions import session_of, with_setting, with_times
 from pyspark_lance.lazy import DataFrame, SparkSession, functions
 from pyspark_lance.reading.read import read
@@ -248,7 +249,7 @@ def to_parquet(
         with foreign_errors(str(target), f"{_TARGET_REMEDY}; drop or cast columns that it cannot write", session):
             frame.write.mode(mode).partitionBy(*names).parquet(str(target))
         if not verify or mode == "append":
-            return frame.count()
+            return run_job(session, frame.count)
         # With the table's types: Spark would infer those of Hive partitions from their names.
         both, copy = f"{target} and {uri}", session.read.schema(frame.schema).parquet(_literal(str(target)))
         with foreign_errors(both, _TABLE_REMEDY, session):

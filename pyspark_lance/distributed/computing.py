@@ -17,6 +17,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import ComputedTask, ComputePlan, ComputeResult, ComputeTask
 from lance_core.errors import InvalidInputError, LanceError
+from pyspark_lance.engine.errors import SparkLostError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_tasks
 from pyspark_lance.engine.sessions import check_client, parallelism_of, reject_memory
 from pyspark_lance.lazy import SparkSession
@@ -132,6 +133,7 @@ def _run_tasks(
 
     Raises:
         InvalidInputError: The function cannot be sent.
+        SparkLostError: A worker ended, or all of Spark.
         LanceError: Spark ended the job.
     """
     from pyspark import cloudpickle
@@ -144,13 +146,17 @@ def _run_tasks(
         ) from error
     try:
         return run_tasks(spark, partial(_run_task, tasks), len(tasks), report)
+    except SparkLostError as error:
+        raise type(error)(
+            f"{error}. A smaller batch_size needs less memory, and timeout= makes failed rows of calls that end or "
+            "block their worker. What was staged is kept for the next run"
+        ) from error
     except LanceError:
         raise
     except Exception as error:
         raise LanceError(
-            f"Spark ended the job that called the function ({type(error).__name__}, the cause of this error): if a "
-            "worker died, a smaller batch_size helps, and timeout= makes failed rows of calls that end or block it; "
-            "workers need the modules of the function. What was staged is kept for the next run"
+            f"Spark ended the job that called the function ({type(error).__name__}, the cause of this error): workers "
+            "need the modules of the function. What was staged is kept for the next run"
         ) from error
 
 

@@ -66,6 +66,7 @@ _SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
 _OWN_NAMES: Final = "__lance_"
 """Prefix of the columns that this package adds to frames."""
 _SUGGESTED: Final = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
+_PLACE: Final = re.compile(r";? *\(?\bline \d+,? pos \d+\)?;?")
 _ADDED: Final = re.compile(rf"`({_OWN_NAMES}\w+|_rowid|_rowaddr)`\Z")
 
 
@@ -91,11 +92,12 @@ def short_errors(what: str) -> Iterator[None]:
         match = _SPARKS.search(str(error))
         if match is None:
             raise
-        raise errors.InvalidInputError(f"{what}: {_without_own_names(match.group())}") from error
+        raise errors.InvalidInputError(f"{what}: {_in_words_of_caller(match.group())}") from error
 
 
-def _without_own_names(message: str) -> str:
-    """Spark's message, without the names of columns that this package added to the frame."""
+def _in_words_of_caller(message: str) -> str:
+    """Spark's message, without positions in texts, and names of columns, that this package made for Spark."""
+    message = _PLACE.sub("", message)
     message = message.replace(f"`{_OWN_NAMES}target`.", "")  # a table without an alias
     match = _SUGGESTED.search(message)
     if match is None:
@@ -129,7 +131,7 @@ def without_error_log() -> contextlib.AbstractContextManager[None]:
 
 
 class SparkLostError(LanceError):
-    """The Java process of the Spark session, or its Connect server, went away while it was needed."""
+    """The Java process of the session, its Connect server, a Python worker or an executor ended during a job."""
 
     code = "spark-lost"
 
@@ -137,6 +139,20 @@ class SparkLostError(LanceError):
 _LOST: Final = re.compile(
     r"Answer from Java side is empty|Error while (sending|receiving)|Connection refused|UNAVAILABLE"
 )
+
+
+_LOST_IN_JOB: Final = {
+    "a Python worker": re.compile(
+        r"most recent failure: [^\n]*?(?:SparkException: Python worker exited unexpectedly"
+        r"|IllegalStateException: Python daemon failed to launch worker"
+        # The connection to the worker breaks while rows go through it.
+        r"|java\.(?:net\.SocketException|io\.IOException|io\.EOFException|nio\.channels\.\w+)\b[^\n]*"
+        r"(?:\n\s+at (?:java|sun|scala|org\.apache\.arrow)[^\n]*)*"
+        r"\n\s+at org\.apache\.spark\.(?:api|sql\.execution)\.python\.)"
+    ),
+    "an executor": re.compile(r"most recent failure: [^\n]*?ExecutorLostFailure"),
+}
+"""What ended while Spark itself went on, by Spark's report of the failed job."""
 
 
 def find_lost_spark_error(error: BaseException, session: object) -> SparkLostError | None:
@@ -162,13 +178,23 @@ def find_lost_spark_error(error: BaseException, session: object) -> SparkLostErr
 
 
 def unwrap_lance_error(error: BaseException) -> BaseException:
-    """The exception of this package that made a job fail, with Spark's report logged; else the given error."""
+    """The error of this package for what made a job fail, with Spark's report logged; else the given error."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error
-    own_errors = _OWN.findall(str(error))
+    report = str(error)
+    own_errors = _OWN.findall(report)
     name, message = own_errors[-1] if own_errors else ("", "")
     kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, LanceError):
+    lost = next((what for what, pattern in _LOST_IN_JOB.items() if pattern.search(report)), None)
+    if isinstance(kind, type) and issubclass(kind, LanceError):
+        translated = kind(message.strip())
+    elif lost is not None:
+        translated = SparkLostError(
+            f"{lost} of Spark ended while its job ran: it was killed, most often because memory was short, or it"
+            " crashed. The job committed nothing: run it again, with more memory or fewer cores per executor if that"
+            " was the cause; Spark's log says why"
+        )
+    else:
         return error
     _LOGGER.info("a Spark job failed: %s", error)
-    return kind(message.strip())
+    return translated

@@ -15,12 +15,14 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
+
+import pyarrow as pa
 
 from pyspark_lance.engine.errors import find_lost_spark_error, unwrap_lance_error
 from pyspark_lance.engine.sessions import is_connect
-from pyspark_lance.lazy import SparkSession
+from pyspark_lance.lazy import DataFrame, SparkSession
 from pyspark_lance.releases import is_at_least
 
 _Result = TypeVar("_Result")
@@ -46,7 +48,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result], timeout_s: float
         Its result.
 
     Raises:
-        SparkLostError: Spark went away. The tasks are not waited for.
+        SparkLostError: Spark went away, and its tasks are not waited for; or a worker or an executor did.
         LanceError: A task raised this error.
         TimeoutError: The call took too long.
         BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
@@ -73,6 +75,29 @@ def run_job(session: SparkSession, call: Callable[[], _Result], timeout_s: float
             raise raised_error from None  # Spark's report is in the log
         raise job.error
     return job.result
+
+
+def collect_arrow(frame: DataFrame) -> pa.Table:
+    """The rows of a frame, in this process, by one job; Spark's `toArrow`, also before 4.0."""
+    session = frame.sparkSession
+    if is_at_least((4, 0)):
+        return run_job(session, frame.toArrow)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # names may hold dots
+    messages = run_job(session, numbered.mapInArrow(_pack_batches, "batch binary").collect)
+    batches = [batch for message in messages for batch in pa.ipc.open_stream(bytes(message.batch))]
+    table = pa.Table.from_batches(batches, None if batches else to_arrow_schema(numbered.schema))
+    return table.rename_columns(frame.columns)
+
+
+def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in a task."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["batch"])
 
 
 class _SparkJob(Generic[_Result]):

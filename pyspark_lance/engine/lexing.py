@@ -121,6 +121,12 @@ def tokens_of(statement: str) -> list[Token]:
     return tokens
 
 
+def find_pipe(text: str) -> int | None:
+    """The position of the first `|>` between the parts of a query; None without one."""
+    bars = [token.start for token in tokens_of(text) if token.text == "|"]
+    return next((bar for bar in bars if text[bar + 1 : bar + 2] == ">" and bar - 1 not in bars), None)
+
+
 def blank_comments(statement: str) -> str:
     """A statement whose comments, and other white space, are replaced by blanks; everything else keeps its position.
 

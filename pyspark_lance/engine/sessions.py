@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-import pyarrow as pa
-
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from pyspark_lance.lazy import DataFrame, SparkSession, types
 from pyspark_lance.releases import is_at_least, require_feature
@@ -125,28 +123,6 @@ def check_client(session: SparkSession) -> None:
         UnsupportedError: The session is such a client.
     """
     is_connect(session)
-
-
-def collect_arrow(frame: DataFrame) -> pa.Table:
-    """The rows of a frame, in this process; Spark's `toArrow`, also before 4.0."""
-    if is_at_least((4, 0)):
-        return frame.toArrow()
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # names may hold dots
-    messages = numbered.mapInArrow(_pack_batches, "batch binary").collect()
-    batches = [batch for message in messages for batch in pa.ipc.open_stream(bytes(message.batch))]
-    table = pa.Table.from_batches(batches, None if batches else to_arrow_schema(numbered.schema))
-    return table.rename_columns(frame.columns)
-
-
-def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in a task."""
-    for batch in batches:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["batch"])
 
 
 def session_of(session: SparkSession | None) -> SparkSession:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core import LanceDataset
-from pyspark_lance.engine.sessions import collect_arrow
+from pyspark_lance.engine.jobs import collect_arrow
 from pyspark_lance.lazy import DataFrame, functions
 from pyspark_lance.types.column_names import quoted
 

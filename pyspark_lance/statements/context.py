@@ -24,10 +24,11 @@ from pyspark_lance.catalog.reads import report_read
 from pyspark_lance.catalog.tables import CatalogTable, TableFinder, TableName
 from pyspark_lance.changing.job import ChangeOptions
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.lexing import has_usual_settings, position, tokens_of
+from pyspark_lance.engine.lexing import find_pipe, has_usual_settings, position, tokens_of
 from pyspark_lance.engine.sessions import check_frame
 from pyspark_lance.lazy import DataFrame, SparkSession, functions, types
 from pyspark_lance.reading.read import read_version
+from pyspark_lance.releases import require_feature
 from pyspark_lance.statements.names import Mention, find_mentions, is_path, names_lance
 from pyspark_lance.statements.parameters import bind_parameters, replace_parts
 from pyspark_lance.statements.tokens import Cursor, Piece
@@ -247,7 +248,13 @@ class Context:
         Returns:
             The replacements, each as start and end in the piece, new text, and name of the frame (empty without one);
             and the frames by name.
+
+        Raises:
+            UnsupportedError: The piece has pipes, which this Spark lacks.
         """
+        pipe = find_pipe(piece.text)
+        if pipe is not None:
+            require_feature("a query with pipes", self.describe_position(piece.start + pipe))
         mentions = find_mentions(piece.text, self.finder)
         if not mentions:
             return [], {}

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.errors import without_log
-from pyspark_lance.engine.lexing import blank_comments, is_plain, position, tokens_of
+from pyspark_lance.engine.lexing import blank_comments, find_pipe, is_plain, position, tokens_of
 from pyspark_lance.keys.narrowing import all_of
 from pyspark_lance.reading.filter_pushdown import push_filter_of_tree, split_tree
 
@@ -116,10 +116,7 @@ def _is_opaque(text: str) -> bool:
 
     Examples are `FROM t |> LIMIT 1 |> WHERE id = 3`, and `${variable}`, which Spark replaces by the value of a setting.
     """
-    tokens = tokens_of(text)
-    bars = [token.start for token in tokens if token.text == "|"]
-    is_piped = any(bar - 1 not in bars and bar + 1 not in bars for bar in bars)
-    return is_piped or "${" in text or any(token.upper in _WIDE for token in tokens)
+    return find_pipe(text) is not None or "${" in text or any(token.upper in _WIDE for token in tokens_of(text))
 
 
 def _is_renamed(exp: Any, table: Any, select: Any) -> bool:

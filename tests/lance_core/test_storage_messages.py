@@ -6,6 +6,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
+from lance_core.store import cloud
 from lance_core.store.s3_client import _make_final_error, _scrub
 from tests.s3_server import s3_server
 
@@ -23,6 +24,42 @@ KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "hunter2", "aws
 def test_a_misspelt_option_names_the_nearest(key, meant):
     with pytest.raises(InvalidInputError, match=rf"unknown S3 storage option '{key}'; is '{meant}' meant\?"):
         lance_core.dataset("s3://bucket/t.lance", storage_options={key: "hunter2"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "key", "meant"),
+    [
+        ("az://box/t.lance", "azure_storage_acount_key", "azure_storage_account_key"),
+        ("abfs://box@somebody.dfs.core.windows.net/t.lance", "azure_storage_sas_kye", "azure_storage_sas_key"),
+        ("az://box/t.lance", "azure_alow_http", "azure_allow_http"),
+        ("gs://box/t.lance", "google_service_acount", "google_service_account"),
+        ("gs://box/t.lance", "google_baseurl", "google_base_url"),
+        ("s3://box/t.lance", "aws_secret_acces_key", "aws_secret_access_key"),
+    ],
+)
+def test_a_misspelt_option_of_obstore_names_the_nearest(uri, key, meant):
+    pytest.importorskip("obstore")
+    own = {"az": {"azure_storage_account_name": "somebody"}, "s3": {"s3_client": "obstore"}}.get(
+        uri.partition(":")[0], {}
+    )
+    with pytest.raises(InvalidInputError, match=rf"'{key}'(?: is not known)?; is '{meant}' meant\?") as caught:
+        lance_core.dataset(uri, storage_options={key: "hunter2", **own})
+    assert str(caught.value).splitlines()[0].count(key) == 1
+    with pytest.raises(
+        InvalidInputError, match=r"'nonsense'(?: is not known)?; known are (azure|google|aws)_"
+    ) as caught:
+        lance_core.dataset(uri, storage_options={"nonsense": "hunter2", **own})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_suggested_names_of_obstore_are_its_own():
+    pytest.importorskip("obstore")
+    from obstore.exceptions import UnknownConfigurationKeyError
+    from obstore.store import from_url
+
+    for bucket, service in (("az://box", "azure"), ("gs://box", "gcs"), ("s3://box", "s3")):
+        with pytest.raises(UnknownConfigurationKeyError, match="nonsense"):  # the other names come before it
+            from_url(bucket, config={**dict.fromkeys(cloud._OPTIONS[service], "true"), "nonsense": "1"})
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("adl", "adlfs"), ("oci", "ocifs")])
@@ -46,7 +83,7 @@ def test_a_missing_bucket_and_missing_credentials(monkeypatch, tmp_path):
             lambda: lance_core.dataset("s3://nowhere/t.lance", storage_options=options),
             lambda: lance_core.write_dataset({"a": [1]}, "s3://nowhere/t.lance", storage_options=options),
         ):
-            with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket at the endpoint") as caught:
+            with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket at http://") as caught:
                 work()
             assert "\n" not in str(caught.value)
             assert "hunter2" not in str(caught.value)
@@ -69,7 +106,7 @@ def test_a_missing_bucket_and_missing_credentials(monkeypatch, tmp_path):
     ],
 )
 def test_a_denial_says_what_to_do(code, remedy):
-    error = _make_final_error("s3://bucket/t.lance", "put_object", 403, code, unknown=False)
+    error = _make_final_error("s3://bucket/t.lance", "put_object", 403, code, "AWS", unknown=False)
     assert str(error).startswith(f"s3://bucket/t.lance: put_object failed with HTTP 403 {code}: ")
     assert remedy in str(error)
 

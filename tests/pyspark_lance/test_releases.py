@@ -11,6 +11,7 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from pyspark_lance import releases
+from pyspark_lance.engine.lexing import find_pipe
 from pyspark_lance.releases import FEATURES, LOWEST, is_at_least, require_feature
 from pyspark_lance.types.spark_types import spark_schema
 
@@ -214,6 +215,29 @@ def test_frames_of_pandas_on_spark_are_read_and_name_the_remedy_of_a_write(spark
         pyspark_lance.write(frame, uri)
     pyspark_lance.write(frame.to_spark(), uri)
     assert lance_core.dataset(uri).count_rows() == 4
+
+
+@pytest.mark.parametrize(
+    ("statement", "column"),
+    [
+        ("FROM lk.a |> WHERE id = 1", 11),
+        ("SELECT id || '|>', id | 1 FROM lk.a |> WHERE id = 1", 37),
+        ("INSERT INTO lk.a FROM lk.a |> WHERE id = 1", 28),
+        ("DELETE FROM lk.a WHERE EXISTS (FROM lk.a b |> WHERE id = 1)", 44),
+        ("MERGE INTO lk.a USING (FROM lk.a |> LIMIT 1) s ON a.id = s.id WHEN MATCHED THEN DELETE", 34),
+        ("CREATE TABLE lk.b AS FROM lk.a |> WHERE id = 1", 32),
+    ],
+)
+def test_pipes_need_spark_4(spark, monkeypatch, tmp_path, statement, column):
+    pyspark_lance.register_catalog(spark, "lk", str(tmp_path))
+    lance_core.write_dataset(pa.table({"id": [1, 2]}), str(tmp_path / "a.lance"))
+    have(monkeypatch, "3.5.9")
+    message = rf"\Aline 1, column {column}: a query with pipes needs Spark 4\.0 or newer, .* 3\.5\.9 .*subqueries"
+    with pytest.raises(UnsupportedError, match=message):
+        pyspark_lance.sql(spark, statement).collect()
+    assert lance_core.dataset(tmp_path / "a.lance").version == 1
+    assert not (tmp_path / "b.lance").exists()
+    assert find_pipe("SELECT a | b, c || d > '|>' -- |>") is None
 
 
 def test_streams_to_a_table_need_spark_4_1(monkeypatch, tmp_path):

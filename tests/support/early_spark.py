@@ -9,7 +9,7 @@ def add_methods():
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_lance.engine.sessions import collect_arrow
+    from pyspark_lance.engine.jobs import collect_arrow
     from pyspark_lance.types.spark_types import spark_schema
 
     create = SparkSession.createDataFrame
@@ -34,7 +34,7 @@ LACKING = {
         "near 'COLLATE'",
         "column 'c': COLLATE needs Spark 4.0",
         "`parse_json`",
-        "or near '|'",
+        "a query with pipes",
     ),
     (4, 1): (
         "does not hand out Arrow batches",

@@ -69,6 +69,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
             selectors,
             delete_rate_limit=int(rate) if rate else None,
             delete_concurrency=int(concurrency) if concurrency else None,
+            log_level=logging.INFO,
         )
     except VersionNotFoundError:
         return None

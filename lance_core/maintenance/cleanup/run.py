@@ -156,8 +156,9 @@ def cleanup_old_versions(
     delete_rate_limit: int | None = None,
     delete_concurrency: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    log_level: int = logging.WARNING,
 ) -> CleanupStats:
-    """Remove old versions, and the files that only they need.
+    """Remove old versions, and the files that only they need; the log has what `explain_cleanup_old_versions` warns of.
 
     Args:
         dataset: The handle; its version and newer ones are kept.
@@ -165,6 +166,7 @@ def cleanup_old_versions(
         delete_rate_limit: Most deletions per second.
         delete_concurrency: Most deletions at a time.
         progress: Is called with the number of files that were removed and the number of all files to remove.
+        log_level: The level of the warnings: what runs by itself logs them as information.
 
     Raises:
         InvalidInputError: A limit is less than 1, or a tagged version is selected and `error_if_tagged` is set.
@@ -181,7 +183,7 @@ def cleanup_old_versions(
     store = dataset.snapshot.store
     plan, claim = _plan_and_claim(store, dataset.snapshot.manifest, selectors)
     for warning in plan.warnings:
-        _logger.info("cleanup of %s: %s", store.root, warning)
+        _logger.log(log_level, "cleanup of %s: %s", store.root, warning)
     remover = _Remover(
         store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files), claim=claim
     )

@@ -257,7 +257,9 @@ class _Erasure:
                 keep_for_change_readers=False,  # a reader that misses them fails, and names the full refresh
                 in_use=self.options.in_use if branch is None else {},
             )
-            stats = cleanup_old_versions(self.dataset.checkout_version((branch or "main", None)), selectors)
+            stats = cleanup_old_versions(
+                self.dataset.checkout_version((branch or "main", None)), selectors, log_level=logging.INFO
+            )
             self.files_removed += stats.old_versions + stats.data_files_removed + stats.transaction_files_removed
             self.files_removed += stats.index_files_removed + stats.deletion_files_removed
             self.bytes_removed += stats.bytes_removed

@@ -449,6 +449,7 @@ def clean_up(dataset: Handle, report: MaintenanceReport, context: StepContext) -
         cleanup_selectors(plan, context.versions_in_use()),
         delete_rate_limit=policy.delete_rate_limit,
         delete_concurrency=policy.delete_concurrency,
+        log_level=logging.INFO,
     )
     report = report.plus(**count_removed(stats))
     for problem in (*stats.torn_versions, *(f"could not be deleted: {failure}" for failure in stats.failures)):

@@ -179,7 +179,7 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
 
 
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_on_object_storage_young_versions_stay(place, stall):
+def test_on_object_storage_young_versions_stay(place, stall, caplog):
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)
     stall(others(uri, options, 3))
@@ -190,6 +190,8 @@ def test_on_object_storage_young_versions_stay(place, stall):
     assert explained.stats.old_versions == 0
     assert any("1 to 5" in warning and "delete_unverified=True" in warning for warning in explained.warnings)
     assert dataset.cleanup_old_versions(timedelta(0)).old_versions == 0
+    assert caplog.records[-1].levelname == "WARNING"
+    assert [caplog.records[-1].getMessage()] == [f"cleanup of {uri}: {warning}" for warning in explained.warnings]
     assert dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).old_versions == 5
 
 

@@ -1,11 +1,14 @@
 """Azure Blob Storage, at Azurite, and Google Cloud Storage, at fake-gcs-server."""
 
+import contextlib
 import errno
 import functools
 import http.server
 import multiprocessing
 import pickle
 import re
+import socket
+import threading
 
 import lance
 import pyarrow as pa
@@ -300,7 +303,8 @@ def test_a_lost_answer_leaves_the_outcome_open(azure):
     with pytest.raises(OutcomeUnknownError, match="it may have taken effect"):
         store.put_if_absent("k", b"1")
     with pytest.raises(
-        StoreError, match=r"the request failed \(the server cannot be reached; azure_\w+_name and azure_\w+_endpoint"
+        StoreError,
+        match=r"cannot connect to http://127.0.0.1:9: check the network, and azure_\w+_name and azure_\w+_endpoint",
     ):
         store.get("k")
     plain = {key: value for key, value in azure.storage_options.items() if key != "azure_allow_http"}
@@ -309,6 +313,52 @@ def test_a_lost_answer_leaves_the_outcome_open(azure):
     wrong = open_store(root, {**azure.storage_options, "azure_storage_account_key": "aHVudGVyMg=="})
     with pytest.raises(StoreError, match=r"access is denied \(HTTP 403\)"):
         list(wrong.list(""))
+
+
+_ENDPOINTS = {"azure": "azure_storage_endpoint", "gcs": "google_base_url", "s3_by_obstore": "aws_endpoint"}
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+@pytest.mark.parametrize("service", _ENDPOINTS)
+def test_a_server_that_does_not_answer_is_named_without_secrets(request, service, accepts):
+    """A port where nobody listens, and a server that closes each connection."""
+    cloud = request.getfixturevalue(service)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        if accepts:
+            threading.Thread(target=close_connections, args=(server,), daemon=True).start()
+        else:
+            server.close()
+        endpoint = {_ENDPOINTS[service]: f"http://who:s3cr3t@{at}" + "/a?sig=s3cr3t" * (service == "azure")}
+        store = open_store(f"{cloud.new_place()}/t", {**cloud.storage_options, **endpoint, "client_max_retries": "0"})
+
+        def upload():
+            with store.open_writer("k") as file:
+                file.write(b"x")
+
+        for verb in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: list(store.list("")), upload):
+            with pytest.raises(StoreError) as raised:
+                verb()
+            said = str(raised.value)
+            assert f" http://{at}: check the network, and " in said
+            assert "cannot connect to" in said
+            assert _ENDPOINTS[service] in said
+            assert not re.search("s3cr3t|OSError|GenericError", said)
+        if accepts:
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def close_connections(server):
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
+
+
+def test_plain_http_is_named_for_an_upload_too(azure):
+    plain = {key: value for key, value in azure.storage_options.items() if key != "azure_allow_http"}
+    with pytest.raises(StoreError, match="azure_allow_http or google_allow_http allows it"):  # noqa: SIM117
+        with open_store(f"{azure.new_place()}/t", plain).open_writer("k") as file:
+            file.write(b"x")
 
 
 def test_a_listing_that_breaks_off_goes_on(cloud, root, monkeypatch):

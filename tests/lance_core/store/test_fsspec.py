@@ -1,3 +1,5 @@
+import socket
+
 import fsspec
 import pytest
 from fsspec.registry import _registry
@@ -74,6 +76,14 @@ def test_errors_of_a_file_system_become_ours_without_their_text(tmp_path, monkey
         verbs[verb]()
     assert "secret" not in str(found.value)
     assert str(tmp_path) in str(found.value)
+
+
+def test_a_server_that_does_not_answer_is_named_as_such():
+    pytest.importorskip("aiohttp")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(StoreError, match=rf"{place}/k: cannot connect to the storage, .*: check the network, and"):
+        FsspecStore(place).head("k")
 
 
 @pytest.mark.parametrize(

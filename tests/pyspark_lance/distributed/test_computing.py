@@ -19,6 +19,7 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import FailedRowsError, InvalidInputError, LanceError, SchemaError, UnsupportedError
+from pyspark_lance.engine.errors import SparkLostError
 
 SIZE = {"inputs": ["text"], "columns": pa.schema([("size", pa.int32())]), "name": "size", "code_version": "1"}
 EXPECTED = [i % 7 for i in range(100)]
@@ -118,7 +119,7 @@ def test_a_killed_worker_repeats_a_task_at_most(table, compute, logged, uri, tmp
 
     options = {"inputs": ["id"], "batch_size": 2, "commit_every": 10}
     if connect:  # one attempt for each task
-        with pytest.raises(LanceError, match=r"Spark ended the job .* timeout= makes"):
+        with pytest.raises(SparkLostError, match=r"a Python worker of Spark ended .* timeout= makes"):
             compute(die, **options)
     compute(die, **options)
     assert (tmp_path / "died").exists()

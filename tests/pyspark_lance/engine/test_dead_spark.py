@@ -1,14 +1,19 @@
-"""A JVM that dies in mid-write: an error of ours with its cause, an unchanged table, and no files left behind."""
+"""A JVM or a worker that dies in mid-write: an error of ours, an unchanged table, and no files left behind."""
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import lance_core
+import pyspark_lance
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.errors import SparkLostError, find_lost_spark_error
+from pyspark_lance.engine.errors import SparkLostError, find_lost_spark_error, unwrap_lance_error
 from tests import processes
 
 PROGRAM = """
@@ -68,3 +73,94 @@ def test_errors_that_report_that_spark_went_away():
         assert str(error).splitlines()[0] in str(found)
     for error in (RuntimeError("a user's function: Connection refused"), InvalidInputError("option UNAVAILABLE")):
         assert find_lost_spark_error(error, object()) is None
+
+
+@contextlib.contextmanager
+def killed_workers(spark):
+    """Kill each Python worker of a session as soon as it starts."""
+    over = threading.Event()
+
+    def children(process):
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                yield from map(int, (thread / "children").read_text().split())
+
+    def kill():
+        java = spark.sparkContext._gateway.proc.pid
+        while not over.wait(0.002):
+            for worker in [worker for daemon in children(java) for worker in children(daemon)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()
+
+
+def identity(batches):
+    yield from batches
+
+
+ROWS = pa.table({"id": pa.array(range(100)), "x": pa.array([0] * 100)})
+
+
+def calls(spark, rows, uri):
+    """A call of each entrance."""
+    return {
+        "write": lambda: pyspark_lance.write(rows, uri),
+        "overwrite": lambda: pyspark_lance.write(rows, uri, mode="overwrite"),
+        "merge": lambda: pyspark_lance.merge(rows, uri, on="id"),
+        "merge_delete": lambda: pyspark_lance.merge(rows, uri, on="id", when_not_matched_by_source="delete"),
+        "update": lambda: pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5", spark=spark),
+        "delete": lambda: pyspark_lance.delete(uri, "id < 5", spark=spark),
+        "delete_keys": lambda: pyspark_lance.delete(uri, rows, on="id"),
+        "compact": lambda: pyspark_lance.compact(spark, uri),
+        "clone": lambda: pyspark_lance.deep_clone(spark, uri, uri + "-clone"),
+        "index": lambda: pyspark_lance.create_scalar_index(spark, uri, "id", "BTREE"),
+        "sql": lambda: pyspark_lance.sql(spark, f"UPDATE lance.`{uri}` SET x = 2 WHERE id < 5"),
+    }
+
+
+@pytest.mark.parametrize("entrance", calls(None, None, ""))
+def test_workers_that_are_killed(entrance, spark, uri):
+    for part in (ROWS.slice(0, 50), ROWS.slice(50)):
+        lance_core.write_dataset(part, uri, mode="append")
+    rows = spark.range(3).selectExpr("id", "7L as x").mapInArrow(identity, "id long, x long")
+    with (
+        killed_workers(spark),
+        pytest.raises(
+            SparkLostError, match="a Python worker of Spark ended while its job ran: it was killed"
+        ) as caught,
+    ):
+        calls(spark, rows, uri)[entrance]()
+    assert "\tat " not in str(caught.value)
+    table = lance_core.dataset(uri)
+    assert table.to_table().equals(ROWS)
+    used = {file.path for fragment in table.get_fragments() for file in fragment.metadata.files}
+    assert {path.name for path in Path(uri, "data").iterdir()} == used
+    calls(spark, rows, uri)[entrance]()
+
+
+REPORT = "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 2.0 failed 1 times, most recent failure: "
+TASK = "Lost task 1.0 in stage 2.0 (TID 5) (192.0.2.2 executor driver): "
+BROKEN = "java.net.SocketException: Connection reset\n\tat java.base/sun.nio.ch.NioSocketImpl.implRead(NioSocketImpl.java:328)\n\tat {}\n"
+PYTHON = "org.apache.spark.sql.execution.python.PythonArrowOutput$$anon$1.read(PythonArrowOutput.scala:105)"
+
+
+def test_reports_of_what_was_lost():
+    lost = {
+        "a Python worker": TASK + BROKEN.format(PYTHON),
+        "an executor": "Lost task 0.3 in stage 1.0 (TID 7) (host executor 4): ExecutorLostFailure (executor 4 exited)",
+    }
+    for what, report in lost.items():
+        found = unwrap_lance_error(RuntimeError(REPORT + report))
+        assert type(found) is SparkLostError
+        assert str(found).startswith(f"{what} of Spark ended")
+    raised = "org.apache.spark.api.python.PythonException: Traceback\nValueError: SparkException: Python worker exited unexpectedly"
+    for report in (TASK + BROKEN.format("org.apache.hadoop.fs.s3a.S3AInputStream.read(S3A.java:1)"), TASK + raised):
+        other = RuntimeError(REPORT + report)
+        assert unwrap_lance_error(other) is other

@@ -303,7 +303,9 @@ def test_insert_update_and_delete(sql, table, lance):
 def test_mistakes_change_nothing(sql, table, statement, error, message):
     with pytest.raises(error, match=message) as raised:
         sql(statement)
-    assert "sqlglot" not in str(raised.value)
+    assert not re.search(
+        r"sqlglot|\bpos \d", str(raised.value)
+    )  # a position in what Spark got is none of the statement
     assert lance_core.dataset(table).version == 1
 
 
