@@ -341,9 +341,9 @@ def _explain(text: str) -> str | None:
 
 def _explain_silence(text: str) -> str:
     """What went wrong with a server that has not answered; the error of an upload does not distinguish it."""
-    return next(
-        (words for kind, words in _SILENCE.items() if kind in text), "cannot connect to, or got no answer from,"
-    )
+    if "kind: Connect" in text:
+        return "cannot connect to"
+    return "no answer in time from" if "kind: Timeout" in text else "cannot connect to, or got no answer from,"
 
 
 _NO_ANSWER: Final = re.compile(
@@ -353,10 +353,6 @@ _NO_ANSWER: Final = re.compile(
 _PLAIN_HTTP: Final = re.compile(r"Error performing [A-Z]+ http://[^\n]*: builder error")
 _PLAIN_REASON: Final = "the server is plain HTTP; azure_allow_http or google_allow_http allows it"
 _NO_CREDENTIALS: Final = "token request"
-_SILENCE: Final = {
-    "kind: Connect": "cannot connect to",
-    "kind: Timeout": "no answer in time from",
-}
 _REASONS: Final = {
     "MissingAccount": "no account is named; set azure_storage_account_name",
     "InvalidAccessKey": "azure_storage_account_key is not base64",
@@ -376,33 +372,12 @@ _CREDENTIALS: Final = {
     "s3": "aws_access_key_id, aws_secret_access_key and aws_session_token",
 }
 """The options with credentials, by service."""
-_OF_S3FS: Final = ("aws_allow_http", "aws_profile")
 _OPTIONS: Final = {
-    "gcs": (
-        "google_service_account",
-        "google_service_account_key",
-        "google_application_credentials",
-        "google_base_url",
-        "google_skip_signature",
-    ),
-    "azure": (
-        "azure_storage_account_name",
-        "azure_storage_account_key",
-        "azure_storage_sas_key",
-        "azure_storage_token",
-        "azure_client_id",
-        "azure_client_secret",
-        "azure_tenant_id",
-        "azure_storage_endpoint",
-        "azure_storage_use_emulator",
-        "azure_use_azure_cli",
-        "azure_use_fabric_endpoint",
-        "azure_msi_endpoint",
-        "azure_federated_token_file",
-        "azure_authority_host",
-        "azure_skip_signature",
-    ),
-    "s3": tuple(name for name in S3_OPTIONS if name.startswith("aws_") and name not in _OF_S3FS),
+    "gcs": "google_service_account google_service_account_key google_application_credentials google_base_url",
+    "azure": "azure_storage_account_name azure_storage_account_key azure_storage_sas_key azure_storage_token"
+    " azure_client_id azure_client_secret azure_tenant_id azure_storage_endpoint azure_use_azure_cli azure_msi_endpoint"
+    " azure_federated_token_file azure_authority_host azure_skip_signature azure_storage_use_emulator",
+    "s3": " ".join(name for name in S3_OPTIONS if re.match("aws_(?!allow_http|profile)", name)),
 }
 """The names of options, by service, for suggestions; the library accepts more, and other spellings."""
 _VERBS: Final = {"get": "read", "get_range": "read", "head": "read", "delete": "delete"}
@@ -457,12 +432,10 @@ def _make_client(bucket: str, service: str, options: StorageOptions) -> Any:
             ) from None
         unknown = re.search(r"key: '?([a-z0-9_]+)'?", str(error)) if "Configuration" in type(error).__name__ else None
         if unknown:
-            names = [*_OPTIONS[service], *_CLIENT_OPTIONS]
+            names = [*_OPTIONS[service].split(), *_CLIENT_OPTIONS]
             spellings = [*names, *(_PREFIXES[service] + name for name in _CLIENT_OPTIONS)]
-            hint = suggest_option(unknown[1], spellings, names)
-            raise InvalidInputError(
-                f"{bucket} cannot be opened: the storage option {unknown[1]!r} is not known; {hint}"
-            ) from None
+            message = f"the storage option {unknown[1]!r} is not known; {suggest_option(unknown[1], spellings, names)}"
+            raise InvalidInputError(f"{bucket} cannot be opened: {message}") from None
         problem = _explain(str(error))
         raise InvalidInputError(
             f"{bucket} cannot be opened: {problem or type(error).__name__}; storage options of it under object_store's "
@@ -491,6 +464,8 @@ def _split_options(service: str, options: Mapping[str, str]) -> tuple[dict[str, 
             if not value.isdecimal():
                 raise InvalidInputError(f"storage option {key!r} is not a number")
             retries[name] = int(value)
+        elif name is not None:
+            client[name] = value
         else:
             config[key] = value
     return config, client, retries
@@ -505,6 +480,8 @@ _CLIENT_OPTIONS: Final = {
     "connect_timeout": "connect_timeout",
     "client_max_retries": "max_retries",
     "max_retries": "max_retries",
+    **{name: name for name in ("proxy_url", "proxy_ca_certificate", "proxy_excludes", "user_agent")},
+    **{name: name for name in ("pool_idle_timeout", "pool_max_idle_per_host", "http1_only", "http2_only")},
 }
 """The options of requests, by their spellings, without the service's prefix."""
 

@@ -59,7 +59,7 @@ def test_the_suggested_names_of_obstore_are_its_own():
 
     for bucket, service in (("az://box", "azure"), ("gs://box", "gcs"), ("s3://box", "s3")):
         with pytest.raises(UnknownConfigurationKeyError, match="nonsense"):  # the other names come before it
-            from_url(bucket, config={**dict.fromkeys(cloud._OPTIONS[service], "true"), "nonsense": "1"})
+            from_url(bucket, config={**dict.fromkeys(cloud._OPTIONS[service].split(), "true"), "nonsense": "1"})
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("adl", "adlfs"), ("oci", "ocifs")])

@@ -354,6 +354,17 @@ def close_connections(server):
             server.accept()[0].close()
 
 
+@pytest.mark.parametrize("prefix", ["", "azure_"])
+def test_requests_go_through_a_proxy(azure, prefix):
+    """As an option of the service, the library would end in a panic."""
+    options = {**azure.storage_options, "client_max_retries": "0"}
+    proxied = {f"{prefix}proxy_url": "http://127.0.0.1:9", f"{prefix}user_agent": "x", f"{prefix}http1_only": "true"}
+    with pytest.raises(StoreError, match="cannot connect to"):
+        list(open_store(f"{azure.new_place()}/t", {**options, **proxied}).list(""))
+    excluded = {**proxied, f"{prefix}proxy_excludes": "127.0.0.1"}
+    assert list(open_store(f"{azure.new_place()}/t", {**options, **excluded}).list("")) == []
+
+
 def test_plain_http_is_named_for_an_upload_too(azure):
     plain = {key: value for key, value in azure.storage_options.items() if key != "azure_allow_http"}
     with pytest.raises(StoreError, match="azure_allow_http or google_allow_http allows it"):  # noqa: SIM117
