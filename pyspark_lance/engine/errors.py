@@ -147,7 +147,7 @@ _LOST_IN_JOB: Final = {
         r"|IllegalStateException: Python daemon failed to launch worker"
         # The connection to the worker breaks while rows go through it.
         r"|java\.(?:net\.SocketException|io\.IOException|io\.EOFException|nio\.channels\.\w+)\b[^\n]*"
-        r"(?:\n\s+at (?:java|sun|scala|org\.apache\.arrow)[^\n]*)*"
+        r"(?:\n\s+at (?:java|sun|scala|org\.apache\.(?:arrow|spark\.security))[^\n]*)*"
         r"\n\s+at org\.apache\.spark\.(?:api|sql\.execution)\.python\.)"
     ),
     "an executor": re.compile(r"most recent failure: [^\n]*?ExecutorLostFailure"),
