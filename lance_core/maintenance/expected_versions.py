@@ -220,10 +220,15 @@ class ExpectedVersions(Generic[_Handle]):
         manifest, old = self._manifest, task.records
         limit, left, new = rows_per_file(task.num_rows, task.options), task.num_rows, list[Fragment]()
         while left:
-            file = DataFile(
-                path=new_data_file_name(), fields=(), column_indices=(), file_major_version=2, file_minor_version=1
-            )
             count = min(limit, left)
+            file = DataFile(
+                path=new_data_file_name(),
+                fields=(),
+                column_indices=(),
+                file_major_version=2,
+                file_minor_version=1,
+                file_size_bytes=task.num_bytes * count // task.num_rows,
+            )
             ids = encode_row_ids(np.arange(count, dtype=np.uint64)) if manifest.uses_stable_row_ids else None
             new.append(Fragment(files=(file,), physical_rows=count, row_ids=ids))
             left -= count

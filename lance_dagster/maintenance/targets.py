@@ -325,7 +325,9 @@ def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> Maintenance
             "'lance-dagster[search]'", plan.table, ", ".join(plan.indices_left)
         )  # fmt: skip
         report = report.plus(indices_not_refreshed=len(plan.indices_left))
-    return report if plan.policy.dry_run else report.check_indices(plan.indices_missing, log)
+    if not plan.policy.dry_run:
+        return report.check_indices(plan.indices_missing, log)
+    return report.plus(indices_not_refreshed=len(plan.indices_missing)) if plan.indices_missing else report
 
 
 def _fit_declarations(

@@ -245,26 +245,33 @@ def expect_early_actions(expected: ExpectedVersions[Handle], report: Maintenance
     """The report of a dry run after `run_early_actions`."""
     policy = report.plan.policy
     declared = survey_declared(expected.dataset, policy, written=expected.written)
-    merges = report.plan.segments_first == "merge"
-    actions = [] if declared is None else find_early_actions(declared, policy, merges=merges)
-    return _expect(expected, report, actions)
+    if declared is None:
+        return report
+    for action in find_early_actions(declared, policy, merges=report.plan.segments_first == "merge"):
+        report = _expect(expected, report, action, declared.facts)
+    return report
 
 
 def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
     declared = survey_declared(expected.dataset, report.plan.policy, written=expected.written)
-    return report if declared is None else _expect(expected, report, declared.due)
+    if declared is None:
+        return report
+    for action in declared.due:
+        reason = _find_limit(action, declared.facts, report, expected.dataset.snapshot)
+        report = report.put_off(reason) if reason else _expect(expected, report, action, declared.facts)
+    return report.plus(indices_not_refreshed=len(declared.missing)) if declared.missing else report
 
 
 def _expect(
-    expected: ExpectedVersions[Handle], report: MaintenanceReport, actions: Sequence[IndexAction]
+    expected: ExpectedVersions[Handle], report: MaintenanceReport, action: IndexAction, facts: TableFacts
 ) -> MaintenanceReport:
-    for action in actions:
-        if action.action in ("extend", "merge"):
-            expected.replace_segments(action.name, action.fragment_ids, action.replaced)
-        entry = {"index": action.name, "action": action.action, "reason": action.reason}
-        report = replace(report.plus(**{_COUNTERS[action.action]: 1}), indices=[*report.indices, entry])
-    return report
+    size = estimate_bytes(action, facts, expected.dataset.snapshot)
+    if action.action in ("extend", "merge"):
+        expected.replace_segments(action.name, action.fragment_ids, action.replaced)
+    entry = {"index": action.name, "action": action.action, "reason": action.reason}
+    report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
+    return replace(report, indices=[*report.indices, entry])
 
 
 def run_due_actions(
@@ -403,7 +410,7 @@ class IndexWork:
             self.done.discard((action.name, "measure"))
         self.done.add((action.name, action.action))
         entry: dict[str, Any] = {"index": action.name, "action": action.action, "reason": action.reason}
-        size = estimate_bytes(action, facts, self.dataset.snapshot) if action.action != "drop" else 0
+        size = estimate_bytes(action, facts, self.dataset.snapshot)
         try:
             self._do(action, facts)
         except CommitConflictError as error:

@@ -42,7 +42,8 @@ def foresee(dataset: Handle, report: MaintenanceReport, in_use: Mapping[str, int
     plan, policy, tasks = report.plan, report.plan.policy, report.tasks
     report = replace(report, tasks=(), after=plan.health)
     if report.is_put_off or not plan.is_due or plan.health is None:
-        return report
+        left = [*plan.indices_left, *(() if report.is_put_off else plan.indices_missing)]
+        return report.plus(indices_not_refreshed=len(left)) if left else report
     expected: _Expected = ExpectedVersions(dataset)
     expiry = find_expiry(dataset, policy, plan.expire_before)
     if expiry is not None and expiry.rows:

@@ -496,21 +496,36 @@ class TestProblems:
         monkeypatch.setattr(declared, "find_pylance", lambda: None)
         table = fill(tmp_path / "t.lance")
         policy = MaintenancePolicy(indices={**SEARCH, "id": "BTREE"})
+        assert maintain(table, policy, dry_run=True).done["indices_not_refreshed"] == 2
         report = maintain(table, policy)
         assert (report.outcome, report.done["indices_not_refreshed"]) == ("done", 2)
         assert [index.name for index in table.describe_indices()] == ["id_idx"]
         assert caplog.text.count("lance-dagster[search]") == 1
-        report = maintain(table, policy)
-        assert (report.outcome, report.done) == ("healthy", {"indices_not_refreshed": 2})
+        for dry_run in (True, False):
+            report = maintain(table, policy, dry_run=dry_run)
+            assert (report.outcome, report.done) == ("healthy", {"indices_not_refreshed": 2})
         with pytest.raises(MaintenanceFailedError, match=r"lance-dagster.search"):
             maintain(table, replace(policy, require_search=True))
 
     def test_a_budget_puts_builds_off(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         budget = MaintenanceBudget(max_bytes_rewritten=300 * 4 * DIMENSIONS - 1)
-        report = maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT"}), budget=budget)
-        assert report.outcome == "put off"
-        assert "to build index 'v_idx' reads 19,200 bytes" in report.reason
+        for dry_run in (True, False):
+            report = maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT"}), budget=budget, dry_run=dry_run)
+            assert report.outcome == "put off"
+            assert "to build index 'v_idx' reads 19,200 bytes" in report.reason
+
+    def test_a_dry_run_puts_off_the_builds_that_the_run_does(self, tmp_path):
+        """The rewrites come first, and each build leaves less of the budget."""
+        table = fill(tmp_path / "t.lance", pieces=2)
+        size = sum(file.stat().st_size for file in Path(tmp_path, "t.lance", "data").iterdir())
+        budget = MaintenanceBudget(max_bytes_rewritten=size + 600 * 4 * DIMENSIONS + size // 4)
+        policy = MaintenancePolicy(indices={"t": "FTS", "v": "IVF_FLAT", "id": "BTREE"})
+        dry = maintain(table, policy, budget=budget, dry_run=True)
+        report = maintain(table, policy, budget=budget)
+        assert dry.outcome == report.outcome == "partly done"
+        assert dry.done["indices_built"] == report.done["indices_built"] < 3
+        assert work(dry) == [each for each in work(report) if each[1] == "build"]
 
     def test_secrets_are_in_no_list_of_processes(self, tmp_path):
         table = fill(tmp_path / "t.lance")
