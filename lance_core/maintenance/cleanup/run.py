@@ -346,6 +346,8 @@ class _Remover:
         errors = self.store.delete_many([file.path for file in group])
         for path, error in errors.items():
             _logger.warning("%s/%s could not be removed: %s", self.store.root, path, error)
+        for folder in {"/".join(file.path.split("/")[:2]) for file in group if file.kind == "index"}:
+            self.store.remove_empty_folders(folder)  # no writer needs it, as each build has its own
         return errors
 
 

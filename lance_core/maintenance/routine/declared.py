@@ -41,13 +41,12 @@ from lance_core.maintenance.search.decide import (
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import count_vectors, find_pylance, read_facts, require_vectors
-from lance_core.maintenance.search.parts import SHARED_PREFIX, IndexBuilder, build_segments, list_part_names
+from lance_core.maintenance.search.parts import IndexBuilder, build_segments, remove_leftovers
 from lance_core.maintenance.search.record import IndexRecord, describe_failure
 from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
-from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, delete_uncommitted_files
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.indices.create import create_scalar_index
 
 MOST_UNCOVERED: Final = 0.05
@@ -521,17 +520,8 @@ class IndexWork:
             is_committed = True
         finally:
             uuids = [segment["uuid"] for segment in segments]
-            prefixes = () if is_committed and self._builder is None else {key[:SHARED_PREFIX], *uuids}
-            for prefix in prefixes:
-                delete_uncommitted_files(
-                    self.dataset.uri,
-                    file_prefix=prefix,
-                    keep=uuids if is_committed else (),
-                    index_segments=True,
-                    storage_options=self.dataset.snapshot.options,
-                )
-            for name in (key, *list_part_names(key)):
-                snapshot.store.remove_empty_folders(f"{INDICES_PREFIX}{name}")
+            if not is_committed or self._builder is not None:
+                remove_leftovers(self.dataset, key, uuids, are_used=is_committed)
         return parameters
 
     def _commit(self, snapshot: Snapshot, new: tuple[IndexMetadata, ...], action: IndexAction) -> None:

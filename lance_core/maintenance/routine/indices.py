@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any
 
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
@@ -23,6 +22,7 @@ from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.cover import EXTENSIONS, find_uncovered_indices
 from lance_core.maintenance.search.decide import IndexAction
+from lance_core.maintenance.search.facts import find_pylance
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.inspect.indices import describe_indices
@@ -50,7 +50,7 @@ class Extension:
 
 def is_extended_here(dataset: Handle, name: str) -> bool:
     """Whether lance_core, or pylance if it is installed, can extend an index."""
-    return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
+    return find_pylance() is not None or ExpectedVersions(dataset).optimize_index(name)
 
 
 def choose_due_rewrites(
@@ -96,7 +96,7 @@ def count_expected_extensions(expected: ExpectedVersions[Handle], names: Sequenc
     for name in names:
         if expected.optimize_index(name):
             done += 1
-        elif find_spec("lance") is not None:
+        elif find_pylance() is not None:
             expected.extend_by_pylance(name)
             done += 1
     return done
@@ -155,7 +155,7 @@ def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str |
     Returns:
         The reason why pylance did not extend it; None if it did.
     """
-    if find_spec("lance") is None:
+    if find_pylance() is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options), "names": [name]}
     if find_uncovered_indices(dataset.snapshot).get(name) == "retrain":

@@ -160,7 +160,7 @@ class MaintenancePolicy:
     def index_timeout_s(self) -> float | None:
         """`index_timeout` in seconds; None for no limit."""
         limit = self.index_timeout
-        age = _parse_age("index_timeout", timedelta(seconds=limit) if isinstance(limit, int | float) else limit)
+        age = _parse_age("index_timeout", f"{limit}s" if isinstance(limit, int) else limit)
         return None if age is None else age.total_seconds()
 
     @property

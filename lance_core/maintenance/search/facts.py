@@ -39,7 +39,7 @@ def find_pylance() -> str | None:
     """The version of pylance, which builds indices of vectors and words; None if it is not installed."""
     try:
         return importlib.metadata.version("pylance") if find_spec("lance") is not None else None
-    except importlib.metadata.PackageNotFoundError:
+    except ImportError:  # of its metadata, or as a finder of modules hides it
         return None
 
 

@@ -8,9 +8,11 @@ others                                    one part: pylance merges no segments t
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +20,9 @@ from typing import Any, Final
 from lance_core.errors import LanceError, UnsupportedError
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.facts import find_pylance
+from lance_core.table.paths import INDICES_PREFIX
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.uncommitted_files import delete_uncommitted_files
 
 _LEAST_ROWS: Final = 10_000
 """The rows of a part: of fewer a process would rather start than work."""
@@ -26,8 +31,11 @@ _MOST_PARTS: Final = 16
 _LONGEST_REASON: Final = 400
 _LONGEST_START_S: Final = 30.0
 _DIVIDED: Final = ("IVF_FLAT", "IVF_PQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "FTS")
-SHARED_PREFIX: Final = 24
+_LONGEST_REMOVAL_S: Final = 20.0
+_SHARED_PREFIX: Final = 24
 """The characters that the uuids of a build and of all its parts have in common."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +149,43 @@ def divide(request: Mapping[str, Any], rows: Mapping[int, int], parallelism: int
         rows_before += rows[fragment]
     if len(groups) < 2:
         return [dict(request)]
-    names = list_part_names(request["uuid"])
+    names = _list_part_names(request["uuid"])
     return [{**request, "uuid": name, "fragment_ids": ids} for name, ids in zip(names, groups.values(), strict=False)]
 
 
-def list_part_names(name: str) -> list[str]:
+def _list_part_names(name: str) -> list[str]:
     """The uuids of the most parts that an index can have, from that of the build."""
-    return [f"{name[:SHARED_PREFIX]}{number:012x}" for number in range(_MOST_PARTS)]
+    return [f"{name[:_SHARED_PREFIX]}{number:012x}" for number in range(_MOST_PARTS)]
+
+
+def remove_leftovers(dataset: Handle, name: str, uuids: Collection[str], *, are_used: bool) -> None:
+    """Remove the folders of a build; those that cannot be removed, or not soon, are left to cleanup.
+
+    Args:
+        dataset: The table.
+        name: The uuid of the build.
+        uuids: Those of its segments.
+        are_used: Whether these are committed; then only the parts that they were made of are removed.
+    """
+    uri, snapshot = dataset.uri, dataset.snapshot
+
+    def remove_folders() -> None:
+        try:
+            for prefix in {name[:_SHARED_PREFIX], *uuids}:
+                delete_uncommitted_files(
+                    uri,
+                    file_prefix=prefix,
+                    keep=uuids if are_used else (),
+                    index_segments=True,
+                    storage_options=snapshot.options,
+                )
+            for folder in (name, *uuids, *_list_part_names(name)):
+                snapshot.store.remove_empty_folders(f"{INDICES_PREFIX}{folder}")
+        except (LanceError, OSError) as error:
+            _logger.warning("%s: the folder of a build was left behind: %s", uri, error)
+
+    removal = threading.Thread(target=remove_folders, daemon=True)  # storage that does not answer takes minutes
+    removal.start()
+    removal.join(_LONGEST_REMOVAL_S)
+    if removal.is_alive():
+        _logger.warning("%s: the folder of a build may be left behind: its storage does not answer", uri)

@@ -63,7 +63,7 @@ def read_records(config: Mapping[str, str]) -> dict[str, IndexRecord]:
                 records[key.removeprefix(RECORD_PREFIX)] = IndexRecord(
                     **{name: values[name] for name in names if name in values}
                 )
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue
     return records
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import InvalidInputError, MaintenanceFailedError, UnsupportedError
+from lance_core.errors import InvalidInputError, MaintenanceFailedError, StoreError, UnsupportedError
 from lance_core.maintenance import (
     MaintenanceBudget,
     MaintenancePolicy,
@@ -30,7 +31,7 @@ from lance_core.maintenance import (
     maintain_lake,
 )
 from lance_core.maintenance.routine import declared
-from lance_core.maintenance.search import child
+from lance_core.maintenance.search import child, parts
 from lance_core.maintenance.search.record import read_records
 from tests import processes
 
@@ -401,6 +402,35 @@ class TestProblems:
         assert folders(table) == used_folders(table)
         with pytest.raises(MaintenanceFailedError, match=part):
             maintain(table, MaintenancePolicy(indices={"t": "FTS"}, require_search=True, **limit))
+
+    @pytest.mark.parametrize("storage", ["fails", "hangs"])
+    def test_a_folder_that_cannot_be_removed_hides_no_cause_and_takes_no_minutes(
+        self, tmp_path, monkeypatch, caplog, storage
+    ):
+        def delete(*_, **__):
+            if storage == "hangs":
+                time.sleep(60)
+            raise StoreError("no answer")
+
+        monkeypatch.setattr(parts, "delete_uncommitted_files", delete)
+        monkeypatch.setattr(parts, "_LONGEST_REMOVAL_S", 0.1)
+        table, started = fill(tmp_path / "t.lance"), time.monotonic()
+        report = maintain(table, MaintenancePolicy(indices={"t": "FTS"}, index_timeout=timedelta(milliseconds=1)))
+        assert report.reason.endswith("it took longer than 0.001 s (index_timeout)")
+        assert "left behind" in caplog.text
+        assert time.monotonic() - started < 50
+
+    def test_cleanup_removes_the_folders_of_indices_that_it_empties(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices={"t": "FTS", "id": "BTREE"}))
+        killed = Path(tmp_path, "t.lance", "_indices", str(uuid.uuid4()))
+        killed.mkdir()
+        (killed / "page.lance").write_bytes(b"part")
+        os.utime(killed / "page.lance", times=(time.time() - 8 * 86_400,) * 2)
+        fill(tmp_path / "t.lance", 300, 400)
+        indices = {"t": "NGRAM", "id": "BTREE"}
+        maintain(table, MaintenancePolicy(indices=indices, retain_versions=1, cleanup_older_than="never"))
+        assert folders(table) == used_folders(table)
 
     def test_temporary_files_go_with_their_process(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))

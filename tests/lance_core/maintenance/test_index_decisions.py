@@ -1,5 +1,6 @@
 """Declarations of indices, and what is due for them: pure functions of a table's facts."""
 
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from lance_core.maintenance.search.decide import (
     choose_segments_to_merge,
     decide,
 )
+from lance_core.maintenance.search.facts import find_pylance
 from lance_core.maintenance.search.record import RECORD_PREFIX, IndexRecord, describe_failure, read_records
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -87,7 +89,7 @@ def test_what_is_not_possible_is_rejected_at_once(indices, part):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"drop_undeclared": True}, {"index_memory": "much"}, {"index_memory": 0}, {"index_timeout": "soon"}, {"index_timeout": 0}],
+    [{"drop_undeclared": True}, {"index_memory": "much"}, {"index_memory": 0}, {"index_timeout": "soon"}, {"index_timeout": 0}, {"index_timeout": 10**30}],
 )  # fmt: skip
 def test_limits_are_checked(fields):
     with pytest.raises(InvalidInputError):
@@ -229,8 +231,20 @@ def test_many_segments_are_merged():
 
 def test_records_are_read_from_the_configuration():
     known = record(PQ, failure=failed())
-    config = {RECORD_PREFIX + "v_idx": known.to_json(), RECORD_PREFIX + "broken": "{", "other": "x"}
+    broken = {f"{RECORD_PREFIX}broken{number}": value for number, value in enumerate(("{", "null", "[" * 100_000))}
+    config = {RECORD_PREFIX + "v_idx": known.to_json(), **broken, "other": "x"}
     assert read_records(config) == {"v_idx": known}
+
+
+def test_pylance_that_a_finder_of_modules_hides_is_not_installed(monkeypatch):
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name == "lance":
+                raise ModuleNotFoundError("No module named 'lance'", name=name)
+
+    monkeypatch.delitem(sys.modules, "lance", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    assert find_pylance() is None
 
 
 def test_words_of_rows_that_were_set_again_are_built_again():

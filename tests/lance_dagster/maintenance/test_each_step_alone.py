@@ -90,7 +90,7 @@ def test_an_index_that_only_pylance_builds_stops_no_other(lake, monkeypatch):
     with pytest.raises(UnsupportedError, match="type BTree on fixed_size_binary"):
         lake.table(NAME).optimize.optimize_indices(index_names=["b_idx"])
     with monkeypatch.context() as alone:
-        alone.setattr("lance_core.maintenance.routine.indices.find_spec", lambda _: None)
+        alone.setattr("lance_core.maintenance.routine.indices.find_pylance", lambda: None)
         alone.setitem(sys.modules, "lance", None)
         lance_core.write_dataset(rows, lake.uri(NAME), mode="append")
         result = run(lake, build_maintenance_job([NAME], POLICY))

@@ -189,7 +189,7 @@ def test_an_index_that_nothing_here_extends_is_no_work(lake, monkeypatch, kind):
         made.create_index("v", kind, num_partitions=1, num_sub_vectors=1)
     pylance.write_dataset(found, lake.uri("nyc/docs"), mode="append")
     without_pylance(monkeypatch)
-    monkeypatch.setattr(indices, "find_spec", lambda _: None)
+    monkeypatch.setattr(indices, "find_pylance", lambda: None)
     policy = LanceMaintenancePolicy(max_small_fragments=10, target_rows_per_fragment=10)
     outcomes = [maintain(lake, policy=policy) for _ in range(2)]
     expected = ["healthy", "healthy"] if kind == "IVF_PQ" else ["done", "healthy"]
