@@ -116,7 +116,9 @@ class DeclaredIndices:
 
     def _can_wait(self, action: IndexAction) -> bool:
         index = self.facts.present.get(action.name)
-        if index is None or action.action not in ("extend", "merge") or len(index.segments) > MOST_SEGMENTS:
+        if index is None or action.action not in ("extend", "merge") or index.has_old_words:
+            return False
+        if len(index.segments) > MOST_SEGMENTS:
             return False
         return self.facts.count_missed_rows(index) <= MOST_UNCOVERED * self.facts.rows
 

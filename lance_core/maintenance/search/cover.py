@@ -21,11 +21,6 @@ from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
 INSTALL: Final = "pylance, which builds and extends it, is not installed: pip install 'lance-dagster[search]'"
-EXTENSIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "segment": {"num_indices_to_merge": 0},
-    "retrain": {"retrain": True, "num_indices_to_merge": 1_000_000},  # all; without a number pylance keeps all but one
-}
-"""How pylance is asked to extend an index: arguments of its `optimize_indices`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +115,7 @@ def is_lost(error: Exception) -> bool:
 def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     """The names of the indices that miss rows, each with what covers them; empty if there are zone maps alone.
 
-    That is "lance_core", "segment" for a further segment by pylance, or "retrain" for a new index by pylance.
+    That is "lance_core", "segment" for a further segment by pylance, or "rebuild" for a new index by pylance.
 
     Args:
         snapshot: The version.
@@ -130,16 +125,17 @@ def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _find_missing_rows(snapshot: Snapshot, fragment_ids: frozenset[int] | None = None) -> dict[str, tuple[str, str]]:
-    """The kinds of the indices that miss rows, of some fragments or of all, and what covers these, by name."""
+    """The kinds of the indices that miss rows, of some fragments or of all, or have old words; and what mends them."""
     facts = read_facts(snapshot, ())
     own_names = {index.name for index in snapshot.manifest.indices if is_supported(index, snapshot.manifest.schema)}
     return {
         name: (
             index.kind,
-            "lance_core" if name in own_names else "retrain" if facts.find_stale_segments(index) else "segment",
+            "lance_core" if name in own_names else "rebuild" if facts.find_stale_segments(index) else "segment",
         )
         for name, index in facts.present.items()
-        if facts.missed_by(index) & (facts.fragments.keys() if fragment_ids is None else fragment_ids)
+        if index.has_old_words
+        or facts.missed_by(index) & (facts.fragments.keys() if fragment_ids is None else fragment_ids)
     }
 
 
@@ -168,12 +164,15 @@ def _extend_by_pylance(
     dataset: Handle, due: Mapping[str, str], errors: dict[str, Exception], child: ChildProcess
 ) -> None:
     """Extend indices together, and each alone if that fails; those that fail alone get their errors."""
-    request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
-    for how, arguments in EXTENSIONS.items():
+    common = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
+    for how in ("segment", "rebuild"):
         names = [name for name, by in due.items() if by == how]
         for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
             try:
-                child.run("extend", {**request, "names": some, "arguments": arguments})
+                if how == "rebuild":
+                    child.run("rebuild", {**common, "indices": describe_rebuilds(dataset.snapshot, some)})
+                else:
+                    child.run("extend", {**common, "names": some, "arguments": {"num_indices_to_merge": 0}})
             except ChildFailedError as error:
                 errors |= dict.fromkeys(some, error)
             else:
@@ -181,3 +180,18 @@ def _extend_by_pylance(
                     errors.pop(name, None)
                 if some is names:
                     break
+
+
+def describe_rebuilds(snapshot: Snapshot, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By name the column and parameters by which pylance builds an index of words again.
+
+    Args:
+        snapshot: The version.
+        names: The indices.
+    """
+    present = read_facts(snapshot, ()).present
+    columns = {node.id: ".".join(path) for path, node in snapshot.manifest.schema.walk_paths()}
+    return {
+        name: {"column": columns[present[name].field_ids[0]], "parameters": dict(present[name].parameters)}
+        for name in names
+    }

@@ -46,6 +46,7 @@ class PresentSegment:
         rows: Their live rows.
         version: The version that it was built on.
         created_at_ms: When it was made, in milliseconds since the epoch; None if that is not recorded.
+        has_old_words: Whether it has old words of rows that were set again, and that another segment covers as well.
     """
 
     uuid: str
@@ -53,6 +54,7 @@ class PresentSegment:
     rows: int
     version: int = 0
     created_at_ms: int | None = None
+    has_old_words: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,11 @@ class PresentIndex:
     def fragment_ids(self) -> frozenset[int]:
         """The fragments that it covers."""
         return frozenset().union(*(segment.fragment_ids for segment in self.segments))
+
+    @property
+    def has_old_words(self) -> bool:
+        """Whether pylance finds rows by old words now."""
+        return any(segment.has_old_words for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,7 @@ class TableFacts:
         return sum(self.fragments[fragment] for fragment in self.missed_by(index))
 
     def find_stale_segments(self, index: PresentIndex) -> list[PresentSegment]:
-        """The segments of a full-text index with words of rows that the index misses, as these were set again.
+        """The segments of a full-text index with old words of rows that were set again.
 
         Such a row keeps its id or address: once it is covered, pylance finds it by its old words as well.
         """
@@ -129,10 +136,8 @@ class TableFacts:
         versions = [
             self.created.get(each, 0) for each in self.missed_by(index) if each in self.created or each < newest
         ]
-        if index.kind != "FTS" or not versions:
-            return []
-        oldest = min(versions)
-        return [segment for segment in index.segments if segment.version >= oldest]
+        oldest = min(versions) if index.kind == "FTS" and versions else None
+        return [s for s in index.segments if s.has_old_words or (oldest is not None and s.version >= oldest)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,10 +368,10 @@ def _decide_segments(case: _Case) -> IndexAction | None:
         merged = choose_segments_to_merge(index, rows)
         if len(merged) > 1:
             return make_merge(case.name, case.declaration, facts, merged, f"it has {len(index.segments)} segments")
-    if not missed:
-        return None
     if facts.find_stale_segments(index):
         return make_merge(case.name, case.declaration, facts, (), "values of rows that it has were set again")
+    if not missed:
+        return None
     empty = [segment for segment in index.segments if not segment.rows]
     return case.make("extend", f"it misses {rows:,} of {facts.rows:,} rows", missed, empty)
 

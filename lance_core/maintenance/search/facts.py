@@ -14,10 +14,10 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from lance_core.commit.versions import find_manifest
 from lance_core.errors import LanceError
 from lance_core.maintenance.search.decide import IndexAction, PresentIndex, PresentSegment, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
+from lance_core.maintenance.search.old_words import SegmentHistory, find_old_words
 from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
 from lance_core.schema import arrow_type_of
@@ -28,7 +28,6 @@ from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each
 
 _SYSTEM = "__lance_"
-_CLOCK_SKEW_MS = 60 * 60 * 1000
 _COUNTS: Final[dict[tuple[str, int, int], int]] = {}
 """Counts of vectors by data files and rows: each tick of a sensor, and each survey of a run, asks for the same ones."""
 
@@ -70,24 +69,27 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
     uncovered = [each for each in fragments if each.id in missed]
     created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each)) is not None}
     set_again = [oldest for each in uncovered if _find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
+    present = {name: _mark_old_words(snapshot, index) for name, index in present.items()}
     if set_again:
         present = {name: _raise_versions(snapshot, index, min(set_again)) for name, index in present.items()}
     return replace(facts, present=present, created=created)
 
 
-def _raise_versions(snapshot: Snapshot, index: PresentIndex, version: int) -> PresentIndex:
-    """The index of words with segments that may have rows of a version: a merge by pylance keeps the lowest version.
+def _mark_old_words(snapshot: Snapshot, index: PresentIndex) -> PresentIndex:
+    old = find_old_words(snapshot, index)
+    segments = [replace(each, has_old_words=True) if each.uuid in old else each for each in index.segments]
+    return replace(index, segments=segments) if old else index
 
-    Whether it does is seen from when the segment was made, and the version committed.
-    """
+
+def _raise_versions(snapshot: Snapshot, index: PresentIndex, version: int) -> PresentIndex:
+    """The index of words with segments that may have rows of a version: a merge by pylance keeps the lowest version."""
     if index.kind != "FTS" or all(segment.version >= version for segment in index.segments):
         return index
-    manifest = find_manifest(snapshot.store, version)
-    committed_at = None if manifest is None else manifest.timestamp_ns // 1_000_000 - _CLOCK_SKEW_MS
+    history = SegmentHistory(snapshot)
     segments = [
-        segment
-        if committed_at is not None and segment.created_at_ms is not None and segment.created_at_ms < committed_at
-        else replace(segment, version=max(segment.version, version))
+        replace(segment, version=max(segment.version, version))
+        if history.is_made_after(segment, version, otherwise=True)
+        else segment
         for segment in index.segments
     ]
     return replace(index, segments=segments)

@@ -1,6 +1,7 @@
 """The jobs of child processes, by pylance: a segment of an index is built, or recall is measured.
 
     build             one segment of some fragments
+    extend, rebuild   indices get segments for the rows that they miss, or are built again, and committed by pylance
     train, join       what parts of one index share, and one segment of those that were built apart
 
 A segment is not committed here: the parent has chosen the name of its folder, removes it if the child is killed, and
@@ -114,6 +115,18 @@ def extend(request: Mapping[str, Any]) -> None:
     table.optimize.optimize_indices(index_names=request["names"], **request.get("arguments", {}))
 
 
+def rebuild(request: Mapping[str, Any]) -> None:
+    """Build indices of words again, each in one version: pylance's `retrain` keeps old words."""
+    from lance.query import DocumentGranularity  # noqa: PLC0415 - an extra
+
+    table = _open({**request, "version": None})
+    for name, index in request["indices"].items():
+        parameters = dict(index["parameters"])
+        if (granularity := parameters.pop("document_granularity", None)) is not None:
+            parameters["document_granularity"] = DocumentGranularity[granularity.upper()]
+        table.create_scalar_index(index["column"], "INVERTED", name=name, replace=True, **parameters)
+
+
 def _open(request: Mapping[str, Any]) -> Any:
     import lance  # noqa: PLC0415 - an extra
 
@@ -121,5 +134,5 @@ def _open(request: Mapping[str, Any]) -> Any:
 
 
 JOBS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
-    function.__name__: function for function in (build, train, join, extend, measure)
+    function.__name__: function for function in (build, train, join, extend, rebuild, measure)
 }

@@ -653,6 +653,31 @@ class TestStale:
         assert states(table)["t_idx"].covered == 1.0
         check_searches(table.uri)
 
+    @pytest.mark.variants(4)
+    @pytest.mark.parametrize("stable", [True, False])
+    @pytest.mark.parametrize("options", [{}, {"write_mode": "rewrite_columns"}], ids=["moved", "in place"])
+    @pytest.mark.parametrize("merged", [{"num_indices_to_merge": 0}, {}], ids=["segment", "merge"])
+    @pytest.mark.parametrize("cover", [True, False], ids=["cover_rows", "maintain"])
+    def test_words_that_pylance_has_covered_anew(self, tmp_path, stable, options, merged, cover):
+        policy = MaintenancePolicy(indices={"t": "FTS"})
+        table = fill(tmp_path / "t.lance", count=150, pieces=2, enable_stable_row_ids=stable)
+        maintain(table, policy)
+        fill(tmp_path / "t.lance", 300, 20)
+        assert not cover_rows(table).problems
+        table.update({"t": "'changed common3'"}, where="id < 50 or id > 310", **options)
+        pylance.dataset(table.uri).optimize.optimize_indices(**merged)
+        table.checkout_latest()
+        if cover:
+            assert not cover_rows(table).problems
+        else:
+            assert not maintain(table, policy).index_problems
+        check_searches(table.uri)
+        maintain(table, policy)
+        version = table.version
+        assert cover_rows(table).covered == ()
+        assert maintain(table, policy).outcome == "healthy"
+        assert lance_core.dataset(table.uri).version == version
+
     def test_columns_that_were_cast_or_renamed(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         maintain(table, MaintenancePolicy(indices=SEARCH))

@@ -1,0 +1,138 @@
+"""Finds segments of full text by which pylance finds rows by their old words, after it has extended an index by itself.
+
+A row that was set again keeps its id or address. A segment that had it before is to be built again once the index
+covers the row anew:
+
+with stable row ids     it was built after the row was created, and before the row was changed
+without                 the column of the fragment has a file in place of an earlier one, and the segment is older
+
+pylance keeps the lowest version, and old words, when it merges segments. That a segment was made after a version is
+seen from the manifest of the version, which lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from lance_core.commit.versions import find_manifest
+from lance_core.maintenance.search.decide import PresentIndex, PresentSegment
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.rowids import decode_versions, list_versions_of_rows
+from lance_core.verbs.context.handle import Snapshot
+
+
+def find_old_words(snapshot: Snapshot, index: PresentIndex) -> frozenset[str]:
+    """The uuids of segments with old words of rows that the index has covered anew.
+
+    Args:
+        snapshot: The version.
+        index: An index of it.
+    """
+    if index.kind != "FTS":
+        return frozenset()
+    history, old = SegmentHistory(snapshot), dict[str, PresentSegment]()
+    for fragment in snapshot.manifest.fragments:
+        for covering in index.segments:
+            if fragment.id in covering.fragment_ids:
+                find = _find_older if _is_without_versions(fragment) else _find_between
+                segments = list(find(snapshot, index, fragment, covering, history))
+                if not any(each.rows for each in segments):  # a new segment needs rows
+                    segments += [covering] * bool(segments)
+                old |= {each.uuid: each for each in segments}
+    return frozenset(old)
+
+
+def _is_without_versions(fragment: Fragment) -> bool:
+    return fragment.created_at_versions is None or fragment.last_updated_at_versions is None
+
+
+def _find_older(
+    snapshot: Snapshot, index: PresentIndex, fragment: Fragment, covering: PresentSegment, history: SegmentHistory
+) -> Iterator[PresentSegment]:
+    """The segments with words that a fragment without versions of rows had."""
+    fields = snapshot.manifest.schema.with_descendants(index.field_ids)
+    if not fields.isdisjoint(fragment.files[0].fields) or not any(TOMBSTONE in file.fields for file in fragment.files):
+        return
+    older = [each for each in index.segments if _is_older(each, covering)]
+    yield from older
+    # Built again alone, an older one would be the newer one.
+    if older or history.had_other_files(covering.version, fragment, fields):
+        yield covering
+
+
+def _is_older(segment: PresentSegment, other: PresentSegment) -> bool:
+    if segment.version != other.version or segment.created_at_ms is None or other.created_at_ms is None:
+        return segment.version < other.version
+    return segment.created_at_ms < other.created_at_ms
+
+
+def _find_between(
+    _snapshot: Snapshot, index: PresentIndex, fragment: Fragment, covering: PresentSegment, history: SegmentHistory
+) -> Iterator[PresentSegment]:
+    """The segments that had rows of a fragment between their creation and their last change."""
+    assert fragment.created_at_versions is not None
+    assert fragment.last_updated_at_versions is not None
+    if fragment.created_at_versions == fragment.last_updated_at_versions:
+        return
+    newest = max(list_versions_of_rows(fragment.last_updated_at_versions))
+    segments = [each for each in index.segments if each.version < newest]
+    if not segments:
+        return
+    created = decode_versions(fragment.created_at_versions)
+    changed = decode_versions(fragment.last_updated_at_versions)
+    is_anew = changed > created
+    late = is_anew & (changed > covering.version)
+    # Where the segment is from before the change, other columns were set in place.
+    if late.any() and not history.is_made_after(covering, int(changed[late].min()), int(changed[late].max())):
+        is_anew &= ~late
+    for each in segments:
+        rows = created[is_anew & (changed > each.version)]
+        if len(rows) and (rows.min() <= each.version or history.is_made_after(each, int(rows.min()))):
+            yield each
+
+
+class SegmentHistory:
+    """What manifests of earlier versions tell about segments.
+
+    Args:
+        snapshot: The version.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._store, self._manifests = snapshot.store, dict[int, Manifest | None]()
+
+    def _find(self, version: int) -> Manifest | None:
+        if version not in self._manifests:
+            self._manifests[version] = find_manifest(self._store, version)
+        return self._manifests[version]
+
+    def is_made_after(self, segment: PresentSegment, *versions: int, otherwise: bool = False) -> bool:
+        """Whether a segment was made after a version: the first of some that still exists.
+
+        Args:
+            segment: The segment.
+            *versions: The versions.
+            otherwise: The result if all were cleaned up.
+        """
+        for version in versions:
+            manifest = self._find(version)
+            if manifest is not None:
+                return all(str(index.uuid) != segment.uuid for index in manifest.indices)
+        return otherwise
+
+    def had_other_files(self, version: int, fragment: Fragment, fields: Container[int]) -> bool:
+        """Whether a fragment had other files for some fields in a version that still exists.
+
+        Args:
+            version: The version.
+            fragment: The fragment.
+            fields: The ids of the fields.
+        """
+        manifest = self._find(version)
+        earlier = [each for each in (manifest.fragments if manifest else ()) if each.id == fragment.id]
+        return any(_list_files(each, fields) != _list_files(fragment, fields) for each in earlier)
+
+
+def _list_files(fragment: Fragment, fields: Container[int]) -> list[str]:
+    return [file.path for file in fragment.files if any(field in fields for field in file.fields)]
