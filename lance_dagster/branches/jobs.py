@@ -170,7 +170,7 @@ def _reject_lost_tables(run: TableRun, candidates: Sequence[tuple[TableRef, Any]
     """Reject a branch of several tables if one of them, by the events of runs on it, is not there any more.
 
     Raises:
-        Failure: A run wrote to the branch of a table that is gone, or that is not that of the asset any more.
+        Failure: A run wrote to the branch of a table that was dropped, or that is not that of the asset any more.
     """
     from lance_dagster.lineage.lost_tables import explain_lost_branches  # noqa: PLC0415 - heavy imports
 

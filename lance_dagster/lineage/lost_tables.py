@@ -1,6 +1,6 @@
 """Tables to which runs wrote, by Dagster's events, and that are not the tables of their assets any more.
 
-    gone          dropped, moved, or deregistered by a client of the namespace
+    missing       dropped, moved, or deregistered by a client of the namespace
     another       the id has another location now, or the table was dropped and made again
 
 What belongs together is promoted, and undone, in all tables or in none, so that such a table must be named. It counts

@@ -253,8 +253,8 @@ def open_file(snapshot: Snapshot, file: DataFile, opened: OpenFiles) -> DataFile
     """The reader of a file; each file is opened once and kept in `opened`.
 
     Raises:
-        DatasetNotFoundError: The file is gone, as the dataset was dropped.
-        IncompatibleConflictError: The file is gone, as the dataset was dropped and made again.
+        DatasetNotFoundError: The file was deleted with its dataset.
+        IncompatibleConflictError: The file was deleted, as the dataset was dropped and made again.
     """
     store, key = snapshot.data_file(file)
     where = (file.base_id, key)

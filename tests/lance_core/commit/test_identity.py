@@ -315,7 +315,7 @@ READS = {
 
 @pytest.mark.parametrize("made_again", [True, False])
 @pytest.mark.parametrize("read", READS)
-def test_a_reader_whose_files_are_gone_says_why(tmp_path, read, made_again):
+def test_a_reader_whose_files_are_deleted_says_why(tmp_path, read, made_again):
     handle = make(str(tmp_path / "t"), OLD)
     handle = lance.dataset(handle.uri)  # no file is open
     drop(handle.uri)

@@ -1,4 +1,4 @@
-"""A run wrote several tables, and one of them is gone since, or its id names another: all are changed or none."""
+"""A run wrote several tables, and one of them was dropped since, or its id names another: all are changed or none."""
 
 import shutil
 from pathlib import Path
@@ -204,7 +204,7 @@ def test_an_undo_that_was_made_before_is_reported(root, how):
 
 
 @pytest.mark.parametrize(("kind", "how"), [("folders", "dropped")])
-def test_undo_of_a_run_whose_tables_are_all_gone(root, how):
+def test_undo_of_a_run_whose_tables_are_all_lost(root, how):
     run = root.lake.run(trains).run_id
     uri = root.take_away(how)
     check_message(root.run_job(UNDO, run_id=run, fails=True), root, uri, how)
