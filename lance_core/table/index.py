@@ -23,6 +23,9 @@ _UUID_BYTES = 16
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
 
+SYSTEM_PREFIX = "__lance_"
+"""Start of the names of Lance's own indices, which both libraries read by their names."""
+
 RECORD_PREFIX = "lance-dagster.index."
 """Start of the entries of a configuration in which maintenance records what it did to an index; its name follows."""
 

@@ -211,6 +211,14 @@ def test_a_segment_that_is_no_uuid(table, segment):
         table.prewarm_index("id_idx", index_segments=[segment])
 
 
+def test_names_of_lances_own_indices(table):
+    for name in ("__lance_frag_reuse", "__lance_mem_wal", "__lance_new"):
+        with pytest.raises(InvalidInputError, match="those of Lance's own indices; give another name"):
+            table.create_scalar_index("id", "BTREE", name=name)
+        with pytest.raises(InvalidInputError, match="those of Lance's own indices; give another name"):
+            table.create_index_uncommitted("id", "BTREE", name=name)
+
+
 def test_update_columns_needs_a_column_to_set(table):
     (fragment,) = table.get_fragments()
     with pytest.raises(SchemaError, match="the data has no column but 'id', by which rows are matched"):

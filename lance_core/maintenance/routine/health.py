@@ -19,12 +19,12 @@ from lance_core.commit.versions import existing_versions
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.record import read_records
+from lance_core.table.index import SYSTEM_PREFIX
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each, with_all_row_counts
 
 DEFAULT_TARGET: Final = 1024 * 1024
-_SYSTEM: Final = "__lance_"
 TARGET_KEY: Final = "lance.compaction.target_rows_per_fragment"
 
 
@@ -162,7 +162,7 @@ def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
     return {
         index.name: (rows - index.num_rows_indexed) / rows
         for index in describe_indices(dataset.snapshot)
-        if not index.name.startswith(_SYSTEM)
+        if not index.name.startswith(SYSTEM_PREFIX)
     }
 
 

@@ -11,7 +11,7 @@ What a declaration leaves out is chosen from the rows of the table and the dimen
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
 from lance_core.index.kinds.registry import BY_NAME
-from lance_core.verbs.indices.create import kind_and_parameters
+from lance_core.verbs.indices.create import kind_and_parameters, reject_index_name
 
 _IVF: Final = ("num_partitions", "filter_nan", "sample_rate", "max_iters")
 _HNSW: Final = (*_IVF, "m", "ef_construction", "max_level")
@@ -46,6 +46,22 @@ TEXT_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "NGRAM": (),
 }
 """The kinds for text, each with the parameters of pylance's `create_scalar_index` that it takes."""
+
+_LANGUAGES: Final = (
+    *("Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian"),
+    *("Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish"),
+)
+_TOKENIZERS: Final = ("simple", "whitespace", "raw", "ngram", "icu", "icu/split", "code", "jieba", "lindera/...")
+_CHOICES: Final[Mapping[str, tuple[object, ...]]] = {
+    "language": _LANGUAGES,
+    "base_tokenizer": _TOKENIZERS,
+    "block_size": (128, 256),
+}
+"""What pylance 14 takes; models of jieba and lindera have names of their own."""
+
+_BITS: Final = {"IVF_PQ": (4, 8), "IVF_HNSW_PQ": (4, 8), "IVF_RQ": tuple(range(1, 10))}
+_NGRAM_LENGTH: Final = 3
+"""pylance's default of `min_ngram_length` and of `max_ngram_length`."""
 
 _ALIASES: Final = {"INVERTED": "FTS"}
 METRICS: Final = ("l2", "cosine", "dot", "hamming")
@@ -228,11 +244,11 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
     chosen = {name: value for name, value in fields.items() if value is not None and name != "kind"}
     build = {name: _check(where, name, value) for name, value in chosen.items() if name not in options}
     if kind in BY_NAME:
-        try:
-            kind_and_parameters(kind, build)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{where}: {error}") from error
+        _in_place(where, kind_and_parameters, kind, build)
     checked = {name: _check(where, name, value) for name, value in chosen.items() if name in options}
+    _reject_misfits(where, kind, build)
+    if "name" in checked:
+        _in_place(where, reject_index_name, checked["name"])
     if is_vector:
         checked["metric"] = _check_metric(where, kind, checked.get("metric", "l2"))
         checked.setdefault("min_rows", _EARLY_ROWS)
@@ -242,6 +258,35 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
         if is_vector
         else declaration
     )
+
+
+def _in_place(where: str, check: Callable[..., object], *arguments: object) -> None:
+    """Run a check, whose error gets the place.
+
+    Raises:
+        InvalidInputError: The check failed.
+    """
+    try:
+        check(*arguments)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from error
+
+
+def _reject_misfits(where: str, kind: str, build: Mapping[str, Any]) -> None:
+    """Reject parameters that pylance would reject only when it builds.
+
+    Raises:
+        InvalidInputError: A value is none of those that the kind takes, or two do not fit each other.
+    """
+    for name, values in {**_CHOICES, "num_bits": _BITS.get(kind, ())}.items():
+        value = build.get(name)
+        if value is None or not values or value in values or str(value).startswith(("jieba/", "lindera/")):
+            continue
+        hint = _hint(value.capitalize() if name == "language" else str(value), [str(each) for each in values])
+        raise InvalidInputError(f"{where}: {kind} has no {name} {value!r}{hint}")
+    least, most = (build.get(name, _NGRAM_LENGTH) for name in ("min_ngram_length", "max_ngram_length"))
+    if least > most:
+        raise InvalidInputError(f"{where}: min_ngram_length, {least}, is above max_ngram_length, {most}")
 
 
 def _check_metric(where: str, kind: str, metric: str) -> str:

@@ -22,12 +22,12 @@ from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import Fragment
+from lance_core.table.index import SYSTEM_PREFIX
 from lance_core.table.rowids import list_versions_of_rows
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each
 
-_SYSTEM = "__lance_"
 _COUNTS: Final[dict[tuple[str, int, int], int]] = {}
 """Counts of vectors by data files and rows: each tick of a sensor, and each survey of a run, asks for the same ones."""
 
@@ -62,7 +62,7 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
     present = {
         index.name: _to_present(index, rows)
         for index in (describe_indices(snapshot) if manifest.indices else ())
-        if not index.name.startswith(_SYSTEM)
+        if not index.name.startswith(SYSTEM_PREFIX)
     }
     facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))

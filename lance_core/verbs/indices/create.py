@@ -15,7 +15,7 @@ from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
 from lance_core.index.kinds.registry import BY_NAME, Kind, SegmentTarget
 from lance_core.table.fragment import Fragment
-from lance_core.table.index import IndexMetadata
+from lance_core.table.index import SYSTEM_PREFIX, IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
@@ -201,6 +201,21 @@ def target_field(snapshot: Snapshot, column: str | Sequence[str], kind: Kind) ->
     return field
 
 
+def reject_index_name(name: str) -> None:
+    """Make sure that an index of a column can have a name.
+
+    Raises:
+        InvalidInputError: It is empty, or one of Lance's own.
+    """
+    if not name:
+        raise InvalidInputError("an index needs a name")
+    if name.startswith(SYSTEM_PREFIX):
+        raise InvalidInputError(
+            f"an index cannot be named {name!r}: names that start with {SYSTEM_PREFIX!r} are those of Lance's own "
+            "indices; give another name"
+        )
+
+
 def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
     """The name of the index: the given name, or one made from the column's, after a check that it may be used."""
     by_name = {index.name: index for index in manifest.indices}
@@ -213,8 +228,7 @@ def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | 
         ):
             number += 1
             name = f"{field.path}_idx_{number}"
-    if not name:
-        raise InvalidInputError("an index needs a name")
+    reject_index_name(name)
     namesake = by_name.get(name)
     if namesake is None:
         return name
