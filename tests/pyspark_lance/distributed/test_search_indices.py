@@ -135,7 +135,7 @@ class KilledWorker:
 
 
 @pytest.mark.parametrize(
-    ("way", "reason"), [("freeze", "has not ended the job within 3 s"), ("exit", "Python worker exited unexpectedly")]
+    ("way", "reason"), [("freeze", "has not ended the job within 3 s"), ("exit", "a Python worker of Spark ended")]
 )
 def test_a_worker_that_answers_no_more_costs_the_index_alone(spark, table, monkeypatch, way, reason):
     monkeypatch.setattr(parts, "_LONGEST_START_S", 2)
