@@ -60,6 +60,7 @@ def observe_expired_partitions(work: TableWork) -> Iterator[dg.AssetObservation]
         "lance/maintenance": "expired",
         "dagster/partition_row_count": 0,
         "lance/version": version,
+        "dagster/uri": work.report.plan.uri,
     }
     for name, partitions in work.expired_partitions.items():
         for partition in partitions:

@@ -71,13 +71,16 @@ def observation_of(work: TableWork) -> dg.AssetObservation:
     """The observation of the work on a table."""
     report, plan = work.report, work.report.plan
     is_dry = plan.policy.dry_run
-    before, after = plan.health, report.after or plan.health
+    before, after = plan.health, report.after or (None if report.was_dropped else plan.health)
     kind = "dry run" if is_dry else report.outcome
     entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri}
+    if before is not None:
+        entries |= {f"lance/{name}_before": number for name, number in before.numbers().items()}
     if before is not None and after is not None:
         entries |= (before if is_dry else after).metadata()
-        entries |= {f"lance/{name}_before": number for name, number in before.numbers().items()}
         entries |= {f"lance/{name}_after": number for name, number in after.numbers().items()}
+    elif report.was_dropped:
+        entries["lance/version"] = report.version_after
     if plan.branch is not None:
         entries[BRANCH_TAG] = plan.branch
     entries |= {f"lance/{name}": number for name, number in report.done.items()}

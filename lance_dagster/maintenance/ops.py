@@ -211,7 +211,7 @@ class MaintenanceOps:
         def rewrite(context: dg.OpExecutionContext, task: Any) -> Any:
             from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
             from lance_core.maintenance.routine.report import Rewrites  # noqa: PLC0415 - heavy imports
-            from lance_core.maintenance.routine.run import was_dropped  # noqa: PLC0415 - heavy imports
+            from lance_core.maintenance.routine.run import explain_drop  # noqa: PLC0415 - heavy imports
             from lance_core.maintenance.routine.steps import rewrite_tasks  # noqa: PLC0415 - heavy imports
 
             plan = task.plan
@@ -219,7 +219,7 @@ class MaintenanceOps:
             rewrites, error = rewrite_tasks(open_table, task.tasks, self.rewriter(context), plan.deadline)
             if error is None:
                 return plan.table, rewrites
-            if was_dropped(open_table):
+            if explain_drop(open_table) is not None:
                 return plan.table, Rewrites()
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
@@ -292,8 +292,8 @@ class MaintenanceOps:
         assets = [refs.get(name, TableRef(key=key)).resolved(context) for name, key in keys.items()]
         try:
             partitions = find_expired_partitions(context, report, assets, open_table())
-        except DatasetNotFoundError:
-            return replace(work, report=replace(report, was_dropped=True))
+        except DatasetNotFoundError as error:
+            return replace(work, report=report.dropped("the comparison of its partitions", str(error)))
         except Exception as error:  # the rows are deleted: the other steps go on
             context.log.exception("asset %s: its partitions could not be compared", work.asset)
             return replace(work, report=report.failed("expire", error))
@@ -311,7 +311,7 @@ class MaintenanceOps:
             done = table.report
             if done.error is not None:
                 raise dg.Failure(f"asset {table.asset}: {done.error}", metadata={"dagster/uri": done.plan.uri})
-            if done.was_dropped:
+            if done.outcome == "absent":
                 return
             if done.lost:
                 context.log.warning(

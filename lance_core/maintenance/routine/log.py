@@ -77,7 +77,7 @@ def append_log(
 ) -> None:
     """Append the reports of a run to the log of a root in one commit, and keep the log itself small.
 
-    Reports of dry runs, and of tables that were dropped, are left out.
+    Reports of dry runs, and of tables that were dropped before anything was done, are left out.
 
     Args:
         root_uri: The root below which the log is.
@@ -88,7 +88,7 @@ def append_log(
         storage_options: The options by which the root is reached.
     """
     common = {"time": datetime.now(UTC), "run_id": run_id, "job": job}
-    logged = [report for report in reports if not (report.plan.policy.dry_run or report.was_dropped)]
+    logged = [report for report in reports if not (report.plan.policy.dry_run or report.outcome == "absent")]
     rows = [{**common, **row} for report in logged for row in _make_rows(report)]
     if not rows:
         return
@@ -120,7 +120,7 @@ def _make_rows(report: MaintenanceReport) -> Iterator[dict[str, Any]]:
     """The rows of a table: one for each step that changed something, and one for the table."""
     names = {"table": report.plan.table, "uri": canonical_uri(report.plan.uri)}
     yield from ({**names, **asdict(step)} for step in report.steps)
-    before, after = report.plan.health, report.after or report.plan.health
+    before, after = report.plan.health, report.after or (None if report.was_dropped else report.plan.health)
     counts = {
         name: report.done.get(name, 0) for name in ("bytes_read", "bytes_written", "files_removed", "bytes_removed")
     }
@@ -132,7 +132,7 @@ def _make_rows(report: MaintenanceReport) -> Iterator[dict[str, Any]]:
         "step": LOG_WHOLE_TABLE,
         "outcome": report.outcome,
         "version_before": None if before is None else before.version,
-        "version_after": None if after is None else after.version,
+        "version_after": report.version_after,
         "seconds": report.seconds,
         "reason": report.reason,
         "index_work": json.dumps(report.indices) if report.indices else None,

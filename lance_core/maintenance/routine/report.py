@@ -7,10 +7,11 @@ A report is plain and can be pickled: each step may run in another process, and 
     failed        a step failed
     skipped       a writer committed before a rewrite or the extension of an index
     put off       work is due, and the run did none of it
-    partly done   the run did a part, and put off the rest, or could not delete files; or a declared index has a problem
+    partly done   the run did a part, and put off the rest, or could not delete files; a declared index has a problem;
+                  or the table was dropped, or its ids were given to others, after a part was done
     done          all due work is done
     healthy       nothing was due, or others did the due work meanwhile: the run changed nothing
-    absent        the table was dropped, or its ids were given to others, after it was planned
+    absent        the table was dropped, or its ids were given to others, before anything was done
 """
 
 from __future__ import annotations
@@ -204,12 +205,17 @@ class MaintenanceReport:
         return any(self.done.get(name) for name in _WORK)
 
     @property
+    def _has_changed(self) -> bool:
+        """Whether anything was done, or a step has committed a version."""
+        return self.has_work or bool(self.steps)
+
+    @property
     def outcome(self) -> str:
         """The outcome, as the head of the module lists them; of a dry run, that of the run that would follow."""
         if self.error is not None:
             return "failed"
         if self.was_dropped:
-            return "absent"
+            return "partly done" if self._has_changed else "absent"
         if self.lost:
             return "skipped"
         if self.deferred is None and self.index_problems:
@@ -226,6 +232,14 @@ class MaintenanceReport:
         return self.error or "; ".join(filter(None, (lost, self.deferred, *self.index_problems))) or None
 
     @property
+    def version_after(self) -> int | None:
+        """The version after the last step, as far as it is known."""
+        if self.after is None and self.steps:
+            return self.steps[-1].version_after
+        health = self.after or self.plan.health
+        return None if health is None else health.version
+
+    @property
     def bytes_left(self) -> int | None:
         """The bytes that further rewrites may read; None for no limit."""
         limit = self.plan.max_bytes_rewritten
@@ -239,6 +253,19 @@ class MaintenanceReport:
     def put_off(self, reason: str | None) -> MaintenanceReport:
         """This report with a further reason for which work is put off."""
         return replace(self, deferred=_join_messages(self.deferred, reason))
+
+    def dropped(self, before: str, reason: str) -> MaintenanceReport:
+        """This report of a table that was dropped, or given other ids, before a step; nothing more is done.
+
+        Args:
+            before: The step, or what follows one.
+            reason: What became of the table.
+        """
+        if not self._has_changed:
+            return replace(self, was_dropped=True, error=None)  # such as of rewrites, whose files are gone
+        message = f"the table was dropped, or its ids were given to others, before {before} ended: {reason}"
+        report = replace(self, was_dropped=True)
+        return report.put_off(message) if self.error is None else report.failed(before, message)
 
     def failed(self, step: str, error: Exception | str) -> MaintenanceReport:
         """This report with the error of a further step; the others go on."""

@@ -66,15 +66,22 @@ def run_step(
         return report
     if step == "clean_up" and report.is_damaged:
         return report.failed(step, "all versions stay, as an older one may be needed in place of the damaged files")
-    started = time.monotonic()
+    started, before = time.monotonic(), 0
+    dataset: Handle | None = None
     try:
-        report = _run_step(step, report, open_table(), context_of)
+        dataset = open_table()
+        before = dataset.version
+        report = _run_step(step, report, dataset, context_of)
     except Exception as error:
-        if was_dropped(open_table):
-            log.info("%s: the table was dropped, or given other ids, during the run", plan.table)
-            return replace(report, was_dropped=True, error=None)
-        log.exception("%s: %s failed", plan.table, step)
-        report = report.failed(step, error)
+        if dataset is not None:  # the step may have committed before it failed
+            report = report.with_step(report, step, (before, dataset.version), time.monotonic() - started)
+        reason = explain_drop(open_table)
+        if reason is None:
+            log.exception("%s: %s failed", plan.table, step)
+            report = report.failed(step, error)
+        else:
+            log.info("%s: the table was dropped, or given other ids, before %s: %s", plan.table, step, reason)
+            report = report.dropped(step, reason)
     return replace(report, seconds=report.seconds + time.monotonic() - started)
 
 
@@ -107,12 +114,12 @@ def _is_due(step: str, dataset: Handle, plan: MaintenancePlan) -> bool:
     return bool(due[step])
 
 
-def was_dropped(open_table: OpenTable) -> bool:
-    """Whether a table was dropped, or given other ids, since it was planned."""
+def explain_drop(open_table: OpenTable) -> str | None:
+    """How a table was dropped, or given other ids, since it was planned; None if it was not."""
     try:
         open_table()
-    except DatasetNotFoundError:
-        return True
+    except DatasetNotFoundError as error:
+        return str(error)
     except (LanceError, OSError):  # the error of the step is reported instead
-        return False
-    return False
+        return None
+    return None
