@@ -98,10 +98,12 @@ def _change_type(run: TableRun) -> None:
         JOB_NAME: context.run.job_name,
         ASSET_KEY: ref.name,
     }
+    run.reject_moved([resolved_ref], dataset)
     change_column_type(dataset, config.column, kind, allow_loss=config.allow_loss, properties=properties)
     if dataset.version == before:
         context.log.info("%s: column %r is of type %s already", ref.name, config.column, config.type)
         return
+    root.locate_changed(resolved_ref, dataset)
     context.log_event(
         dg.AssetObservation(
             asset_key=ref.key,

@@ -174,6 +174,9 @@ def commit_change(
         with keeping(store, operation.version) if isinstance(operation, Restore) else nullcontext():
             done = work.detached() if options.detached else work.run()
     except OutcomeUnknownError as error:
+        dropped = None if store.put_is_a_request else work.find_drop(error.__cause__)  # as no put can arrive later
+        if dropped is not None:
+            return Lost(error=work.end(dropped), change=work.change)
         return Unknown(error=error)  # the transaction file may be in use
     except LanceError as error:
         return Lost(error=work.end(error), change=work.change)
@@ -289,12 +292,18 @@ class _CommitLoop:
         """Remove what was written for a change that is lost, apart from its new files, and return why it is lost."""
         self.writer.discard()
         remove_leftovers(self.store, self.change.written)
+        return self.find_drop(error) or error
+
+    def find_drop(self, error: BaseException | None) -> LanceError | None:
+        """The clearer error where a file is missing because its dataset was dropped or recreated; else None."""
+        opened = self.state.latest or self.change.base
+        if opened is None or not isinstance(error, LanceError):
+            return None
         try:
-            if self.state.latest is not None:
-                raise_if_dropped(self.store, self.state.latest, error)
+            raise_if_dropped(self.store, opened, error)
         except LanceError as clearer:
             return clearer
-        return error
+        return None
 
     def _check(self) -> None:
         operation = self.change.transaction.operation

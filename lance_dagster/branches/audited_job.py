@@ -212,6 +212,7 @@ def _publish_asset(
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
         from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
         branch = run_branch(facts_of(context.run, context.instance))
@@ -229,9 +230,15 @@ def _publish_asset(
             )
         checked_branches = _require_passed_checks(context, group_by_table(tables), branch)
         promotion.reject_conflicts(group_by_table(tables), branch, checked_branches)
+        unreported = []
         for ref in sort_upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
-            _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
+            try:
+                _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
+            except DatasetNotFoundError as error:  # it was dropped or renamed meanwhile: the others go on
+                unreported.append(str(error))
+        if unreported:
+            raise dg.Failure(f"branch {branch} is not published, or not reported, everywhere: {'; '.join(unreported)}")
 
     publish_asset: dg.AssetsDefinition = dg.asset(
         name=f"{name}_publish",

@@ -33,6 +33,7 @@ from lance_dagster.tables.branch_policy import (
 )
 from lance_dagster.tables.event_keys import DISCARDED
 from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.refs import (
     ChosenTables,
     TableLike,
@@ -158,10 +159,15 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
             failed.append(f"{names}: {error}")
             continue
         for ref in refs:
-            done += _report(run, ref, main, published, forced=rejected.get(main.root_uri), discard=discard)
+            done += published is not None
+            with run.keep_going():
+                _report(run, ref, main, published, forced=rejected.get(main.root_uri), discard=discard)
     if failed:
         undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
-        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}")
+        unreported = f". {'; '.join(run.lost)}" if run.lost else ""
+        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}{unreported}")
+    if run.lost:
+        raise dg.Failure(f"branch {branch} was promoted, and is not reported everywhere: {'; '.join(run.lost)}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
 
@@ -224,8 +230,8 @@ def _report(
     *,
     forced: Sequence[str] | None,
     discard: bool,
-) -> bool:
-    """Report what Dagster lacks about the promotion of one table; returns whether the branch was ever promoted."""
+) -> None:
+    """Report what Dagster lacks about the promotion of one table."""
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.events.reporting import build_observation  # noqa: PLC0415 - heavy imports
@@ -233,15 +239,16 @@ def _report(
     context = run.context
     if published is None:
         context.log.info("%s: skipped, it has no such branch", ref.name)
-        return False
+        return
     entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}
     is_reported = promotion.report_promotion(context, run.root, ref, published, entries=entries)
     if published.is_new and not published.is_of(ref):
-        context.log_event(build_observation(ref, published.dataset, {"lance/promoted_from": published.branch}))
+        context.log_event(
+            build_observation(run.root, ref, published.dataset, {"lance/promoted_from": published.branch})
+        )
     discarded = discard and discard_branch(main, published.branch)
     if is_reported or discarded:
         _show_branches(context, ref, main)
-    return True
 
 
 def _discard(run: TableRun) -> None:
@@ -259,13 +266,18 @@ def _discard(run: TableRun) -> None:
             context.log.info("%s: there is no table", ref.name)
         if main is None:
             continue
-        written = _find_written_partitions(context.instance, ref, branch)
-        discarded = discard_branch(main, branch)
-        context.log.info("%s: branch %s %s", ref.name, branch, "is discarded" if discarded else "does not exist")
-        if written is not None:
-            _report_main(run, ref, main, branch, written)
-        if discarded:
-            _show_branches(context, ref, main)
+        with run.keep_going():
+            run.reject_moved([ref], main)
+            written = _find_written_partitions(context.instance, ref, branch)
+            discarded = discard_branch(main, branch)
+            context.log.info("%s: branch %s %s", ref.name, branch, "is discarded" if discarded else "does not exist")
+            location = run.root.locate_changed(ref, main)
+            if written is not None:
+                _report_main(run, ref, main, branch, written, location)
+            if discarded:
+                _show_branches(context, ref, main)
+    if run.lost:
+        raise dg.Failure(f"branch {branch} is not discarded, or not reported, everywhere: {'; '.join(run.lost)}")
 
 
 def _find_written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
@@ -284,7 +296,9 @@ def _find_written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch
     return [partition for partition in about if partition is not None] if about else None
 
 
-def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]) -> None:
+def _report_main(
+    run: TableRun, ref: TableRef, main: Any, branch: str, partitions: Sequence[str], location: TableLocation
+) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
     from lance_dagster.events.published import PUBLISHED  # noqa: PLC0415 - heavy imports
     from lance_dagster.events.reporting import (  # noqa: PLC0415 - heavy imports
@@ -311,7 +325,7 @@ def _report_main(run: TableRun, ref: TableRef, main: Any, branch: str, partition
     )
     if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take the events for new data
         context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
-    log_events(context, run.root, report)
+    log_events(context, run.root, report, location)
 
 
 def _find_branch_of_run(run: TableRun) -> str:

@@ -321,7 +321,11 @@ def report_promotion(
         published: The promoted branch.
         partitions: The partitions to report; None for the partitions that the asset wrote on the branch.
         entries: More metadata.
+
+    Raises:
+        DatasetNotFoundError: The asset has another table since the promotion.
     """
+    location = root.locate_changed(ref, published.dataset)
     context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
@@ -356,7 +360,7 @@ def report_promotion(
         provenance=_find_provenance(context, root, ref, published),
         entries_by_partition=_find_reported_entries(context.instance, ref, published, rows),
     )
-    return reporting.log_events(context, root, report)
+    return reporting.log_events(context, root, report, location)
 
 
 def _find_reported_entries(

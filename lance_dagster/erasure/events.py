@@ -23,6 +23,7 @@ ERASURE_ENTRY: Final = "lance/erasure"
 def log_erasure(
     context: dg.OpExecutionContext,
     root: TableRoot,
+    dataset: lance_core.LanceDataset,
     refs: Sequence[TableRef],
     report: ErasureReport,
     erasure_name: str,
@@ -37,10 +38,14 @@ def log_erasure(
     Args:
         context: The context of the step that reports.
         root: The root of the tables.
+        dataset: The table, at the version after the erasure.
         refs: The assets that share the table; the job names the first one.
         report: The report of the erasure.
         erasure_name: The name of the erasure; may be empty.
         rows_before: The rows of partitions before the erasure, by the name of the asset.
+
+    Raises:
+        DatasetNotFoundError: The first asset has another table since the erasure.
     """
     entries: dict[str, Any] = {
         ERASURE_ENTRY: asdict(report),
@@ -49,17 +54,19 @@ def log_erasure(
         "lance/erasure_dry_run": report.dry_run,
         **({"lance/erasure_request": erasure_name} if erasure_name else {}),
     }
-    dataset, location = root.open(refs[0]), root.locate(refs[0])
     is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
+    is_idle = report.dry_run or report.obstacles
+    location = root.locate(refs[0]) if is_idle else root.locate_changed(refs[0], dataset)
     for ref in refs:
         recorded_versions = reporting.read_recorded_states(
             context.instance, ref.key, _list_materialized_partitions(context.instance, ref), dataset
         )
         removed = [partition for partition, reported in recorded_versions.items() if is_removed(reported.version)]
-        if report.dry_run or report.obstacles or not removed:
+        if is_idle or not removed:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
-        names, earlier = [partition for partition in removed if partition is not None], rows_before.get(ref.name, {})
+        names = [partition for partition in removed if partition is not None]
+        earlier = rows_before.get(ref.name, {})
         rows = {
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
             for name, now in reporting.count_partition_rows(dataset, ref, names).items()

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,7 +142,6 @@ def build_erasure_job(
 
 
 def _erase(run: TableRun) -> None:
-    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports
     from lance_dagster.erasure.events import count_rows_before_erasure, log_erasure  # noqa: PLC0415 - heavy imports
     from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
@@ -156,20 +156,20 @@ def _erase(run: TableRun) -> None:
     tables: dict[str, _Table] = {dataset.root_uri: (dataset, named) for dataset, named in existing}
     reports = _erase_tables(tables, where, dry_run=True, **allowed)
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
-    moved: list[str] = []
     for uri, (dataset, named) in tables.items():
-        sharing = assets_of_table(context, root, dataset, named)
-        rows = count_rows_before_erasure(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
-        if not (stopped or is_dry):
-            try:
-                run.reject_moved(named, dataset)
-            except DatasetNotFoundError as error:
-                moved.append(str(error))
-                continue
-            properties = _make_properties(context, dataset, named)
-            reports |= _erase_tables({uri: tables[uri]}, where, transaction_properties=properties, **allowed)
-        context.log.info("%s: %s", join_names(named), json.dumps(asdict(reports[uri])))
-        log_erasure(context, root, sharing, reports[uri], config.request, rows)
+        with run.keep_going():
+            sharing = assets_of_table(context, root, dataset, named)
+            rows = count_rows_before_erasure(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
+            if not (stopped or is_dry):
+                check = partial(run.reject_moved, named, dataset)
+                check()
+                properties = _make_properties(context, dataset, named)
+                reports |= _erase_tables(
+                    {uri: tables[uri]}, where, transaction_properties=properties, check=check, **allowed
+                )
+            context.log.info("%s: %s", join_names(named), json.dumps(asdict(reports[uri])))
+            latest = dataset.checkout_version((None, None))
+            log_erasure(context, root, latest, sharing, reports[uri], config.request, rows)
     if stopped:
         places = [
             f"{join_names(tables[uri][1])}: {', '.join(f'{obstacle.kind} {obstacle.path}' for obstacle in obstacles)}"
@@ -179,8 +179,8 @@ def _erase(run: TableRun) -> None:
             f"nothing was erased, because of obstacles: {'; '.join(places)}. The entry lance/erasure of the events "
             "describes them"
         )
-    if moved:
-        raise dg.Failure(f"rows may be left: {'; '.join(moved)}")
+    if run.lost:
+        raise dg.Failure(f"rows may be left, or the erasure is not reported: {'; '.join(run.lost)}")
     left = [] if is_dry else [join_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")
@@ -224,11 +224,13 @@ def _erase_tables(tables: Mapping[str, _Table], where: str, **arguments: Any) ->
         Failure: The condition does not fit a table, such as for an unknown column.
     """
     from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
+    from lance_core.maintenance.erasure.erase import erase_rows  # noqa: PLC0415 - heavy imports
+    from lance_core.maintenance.erasure.report import ErasureOptions  # noqa: PLC0415 - heavy imports
 
     reports, unfit, fitting = {}, [], []
     for uri, (dataset, named) in tables.items():
         try:
-            reports[uri] = dataset.erase_rows(where, **arguments)
+            reports[uri] = erase_rows(dataset, where, ErasureOptions(**arguments))
             fitting += [ref.name for ref in named]
         except (InvalidInputError, UnsupportedError) as error:
             unfit.append(f"{join_names(named)} ({error.code})")

@@ -300,15 +300,20 @@ def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
 
 
 def build_observation(
-    ref: TableRef, dataset: lance_core.LanceDataset, metadata: Mapping[str, Any]
+    root: TableRoot, ref: TableRef, dataset: lance_core.LanceDataset, metadata: Mapping[str, Any]
 ) -> dg.AssetObservation:
     """The observation of a table for one of its assets, after a change that was made for other assets.
 
     Args:
+        root: The root of the table.
         ref: An asset that shares the table.
         dataset: The table at the version that is reported.
         metadata: Entries about the change.
+
+    Raises:
+        DatasetNotFoundError: The asset has another table since.
     """
+    root.locate_changed(ref, dataset)
     return dg.AssetObservation(asset_key=ref.key, metadata={**describe_version(dataset), **metadata})
 
 
@@ -316,7 +321,7 @@ def log_events(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     root: TableRoot,
     report: TableReport | None,
-    location: TableLocation | None = None,
+    location: TableLocation,
 ) -> bool:
     """Log the events of a report together, so that they start downstream automation once; returns whether any are.
 
@@ -324,11 +329,11 @@ def log_events(
         context: The step that reports.
         root: The root of the table.
         report: The report; None if there is nothing to report.
-        location: The location of the table; None to locate it by the asset.
+        location: The location of the table, which the asset had after the change (`TableRoot.locate_changed`).
     """
     if report is None:
         return False
-    events = build_materializations(report, location or root.locate(report.ref), context, root.ui_url)
+    events = build_materializations(report, location, context, root.ui_url)
     plan_materializations(context, events)
     for event in events:
         context.log_event(event)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -25,12 +26,25 @@ class TableRun:
         root: The root of the tables.
         refs: All tables of the job.
         config: The configuration of the run.
+        lost: Why tables were left as they were, or their changes have no events.
     """
 
     context: dg.OpExecutionContext
     root: TableRoot
     refs: Sequence[TableRef]
     config: Any
+    lost: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def keep_going(self) -> Iterator[None]:
+        """Note that a table was dropped or renamed meanwhile, so that the run works on the others before it fails."""
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+        try:
+            yield
+        except DatasetNotFoundError as error:
+            self.context.log.exception("a table was dropped or renamed meanwhile")
+            self.lost.append(str(error))
 
     def chosen_refs(self) -> Iterator[TableRef]:
         """The tables that the configuration chooses, each with the metadata of its definition; see `chosen_refs`."""
@@ -54,7 +68,7 @@ class TableRun:
         if moved:
             raise DatasetNotFoundError(
                 f"{dataset.root_uri} is no longer the table of asset {', '.join(moved)}, as others renamed or dropped "
-                "it in the namespace meanwhile; it was left as it was: start the run again"
+                "it in the namespace meanwhile; nothing more is changed there: start the run again"
             )
 
 

@@ -23,7 +23,7 @@ from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_job, tag_
 from lance_dagster.tables.location import NO_LOCATION, TableLocation, locate_table, open_table, resolved_options
 from lance_dagster.tables.lost_writes import reject_lost_input
 from lance_dagster.tables.names import plain_metadata
-from lance_dagster.tables.namespaces import follow_id, read_listing, resolve_location
+from lance_dagster.tables.namespaces import describe_return, follow_id, read_listing, resolve_location
 
 if TYPE_CHECKING:
     import lance_core
@@ -152,6 +152,29 @@ class TableRoot:
         if is_external and self.root_uri and not self.root_uri.startswith(NO_LOCATION):
             return follow_id(location, self, key.to_user_string(), self.listing)
         return resolve_location(location, self, self.listing)
+
+    def locate_changed(self, ref: TableRef, dataset: lance_core.LanceDataset) -> TableLocation:
+        """The location of the table of an asset for events about a change that was committed to it.
+
+        Args:
+            ref: The asset.
+            dataset: The table that was changed.
+
+        Raises:
+            DatasetNotFoundError: The asset has no table any more, or another one.
+        """
+        from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+        location = self.with_listing().locate(ref)
+        if canonical_uri(location.uri) != dataset.root_uri:
+            remedy = describe_return(self, dataset.root_uri, location.object_id or ref.name)
+            raise DatasetNotFoundError(
+                f"the change was committed to {dataset.root_uri}, but the table {location.name} was dropped or renamed "
+                f"in its namespace meanwhile, so that no event of asset {ref.name} tells of it: {remedy}, and start "
+                "the job again, which then reports it"
+            )
+        return location
 
     def with_listing(self) -> Self:
         """This root with what its manifest table lists now, to locate many tables; unlisted ones are in folders."""

@@ -146,10 +146,22 @@ def _undo(run: TableRun) -> None:
     # So that `lance_eager` does not take events about a branch for new data, and those about main for such.
     tag = {BRANCH_TAG: branches[0]} if branches[0] and None not in branches else {PUBLISHES_TAG: "true"}
     context.instance.add_run_tags(context.run.run_id, tag)
+    _commit(run, planned, run_id)
+
+
+def _commit(run: TableRun, planned: Sequence[_Planned], run_id: str) -> None:
+    """Commit and report the undos.
+
+    Raises:
+        Failure: A table was dropped or renamed meanwhile; the others are undone.
+    """
     for work in planned:
-        if work.plan is not None:
-            run.reject_moved(work.refs, work.plan.dataset)
-        _report(context, root, work, run_id)
+        with run.keep_going():
+            if work.plan is not None:
+                run.reject_moved(work.refs, work.plan.dataset)
+            _report(run, work, run_id)
+    if run.lost:
+        raise dg.Failure(f"run {run_id} is not undone, or not reported, everywhere: {'; '.join(run.lost)}")
 
 
 def _plan(tables: Sequence[tuple[TableRef, Any]], run_id: str, only: str | None) -> tuple[list[_Planned], list[str]]:
@@ -217,23 +229,29 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
     return _Planned(refs=reported, other_refs=[ref for ref in refs if ref not in reported], **facts)
 
 
-def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
+def _report(run: TableRun, planned: _Planned, run_id: str) -> None:
     from lance_dagster.events.reporting import build_observation, log_events  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.events import report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
 
+    context, root = run.context, run.root
     undone = None if planned.plan is None else planned.plan.commit(root.options)
     if undone is None:
         context.log.info("%s: run %s was undone before", join_names(planned.refs), run_id)
     else:
         context.log.info("%s: run %s is undone in version %d", join_names(planned.refs), run_id, undone)
+    dataset = planned.done if planned.plan is None else planned.plan.dataset
+    assert dataset is not None
     is_reported = undone is not None
     for ref in planned.refs:
-        if planned.plan is not None and undone is not None:
-            report = report_undo(context.instance, ref, planned.plan, undone)
-        else:
-            assert planned.done is not None
-            report = report_earlier_undo(context.instance, ref, planned.done, run_id)
-        is_reported = log_events(context, root, report) or is_reported
+        with run.keep_going():
+            location = root.locate_changed(ref, dataset)
+            if planned.plan is not None and undone is not None:
+                report = report_undo(context.instance, ref, planned.plan, undone)
+            else:
+                report = report_earlier_undo(context.instance, ref, dataset, run_id)
+            is_reported = log_events(context, root, report, location) or is_reported
     if planned.branch is None and is_reported:
         for ref in planned.other_refs:
-            context.log_event(build_observation(ref, root.open(ref), {UNDO_ENTRY: run_id}))
+            with run.keep_going():
+                latest = dataset.checkout_version((None, None))
+                context.log_event(build_observation(root, ref, latest, {UNDO_ENTRY: run_id}))

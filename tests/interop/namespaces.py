@@ -1,5 +1,6 @@
 """pylance's directory namespace in tests: creates, declares and drops tables, and lists them; and as a service."""
 
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from lance_namespace import DeregisterTableRequest
 from lance_namespace.errors import LanceNamespaceError
 
 import lance_core
+from lance_core.commit.loop import LISTENERS, on_commit
 
 
 class Namespace:
@@ -127,6 +129,25 @@ class CodelessNamespace(DirectoryNamespace):
             return super().create_namespace(request)
         except LanceNamespaceError:
             raise type("NamespaceAlreadyExistsException", (Exception,), {})("it is there") from None
+
+
+@contextmanager
+def after_commit(uri, action, number=1):
+    """Do something once, directly after this process has made a commit to a table.
+
+    Args:
+        uri: The table.
+        action: What others do then, such as to swap ids.
+        number: The commit, from 1.
+    """
+    commits, key = iter(range(1, 100)), f"test.{uuid.uuid4()}"
+    lance_core.dataset(uri).update_config({key: "watched"})
+    on_commit(key, lambda *_: next(commits) == number and action())
+    try:
+        yield
+    finally:
+        del LISTENERS[key]
+    assert next(commits) > number
 
 
 @contextmanager

@@ -24,6 +24,7 @@ import numpy as np
 from lance_core.arguments import reject
 from lance_core.commit.claims import VersionClaim
 from lance_core.commit.history import store_removed_transaction
+from lance_core.commit.versions import raise_if_dropped
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.copies import remove_unused_copies
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
@@ -216,7 +217,7 @@ def _plan_and_claim(
     plan = plan_cleanup(store, current, selectors)
     if not plan.versions:
         return plan, None
-    claim = _write_claim(store, plan.versions)
+    claim = _write_claim(store, current, plan.versions)
     try:
         if not plan.referred.is_current(dataset_store(store, current.branch), store, plan.newest):
             plan = plan_cleanup(store, current, replace(selectors, versions=plan.versions))
@@ -227,13 +228,14 @@ def _plan_and_claim(
     return plan, claim
 
 
-def _write_claim(store: ObjectStore, versions: frozenset[int]) -> VersionClaim | None:
+def _write_claim(store: ObjectStore, current: Manifest, versions: frozenset[int]) -> VersionClaim | None:
     """The claim of a cleanup; None on a full disk, where cleanup is the remedy and others can write no references."""
     claim = VersionClaim(store=store, purpose="removal", versions=versions)
     try:
         claim.write()
     except StoreError as error:
         if error.errno not in _FULL:
+            raise_if_dropped(store, current, error)
             raise
         _logger.warning("cleanup of %s: others cannot see which versions it removes: %s", store.root, error)
         return None

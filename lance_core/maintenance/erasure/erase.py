@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from lance_core.commit.loop import commit
 from lance_core.commit.versions import reload_latest
 from lance_core.encoding.structural.blob import BlobKind
-from lance_core.errors import RetryableConflictError
+from lance_core.errors import DatasetNotFoundError, RetryableConflictError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
@@ -81,6 +81,7 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
     Raises:
         InvalidInputError: The condition does not fit the columns of the main branch, or names no column.
         CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
+        DatasetNotFoundError: The dataset was dropped meanwhile, or `options.check` raised this.
     """
     condition = ErasureCondition(where)
     condition.build_over(scanned_columns(dataset.checkout_version(("main", None)).snapshot.manifest))
@@ -115,7 +116,10 @@ class _Erasure:
         )
         if self.options.dry_run or planned.obstacles:
             return prove(root, self.condition, self.counts, planned) if facts.is_clean() else planned
-        removed = self._erase(facts)
+        try:
+            removed = self._erase(facts)
+        except DatasetNotFoundError as error:
+            raise self._explain_loss(error) from error
         for upload in uploads:
             root.abort_upload(upload)
         done = replace(
@@ -130,6 +134,17 @@ class _Erasure:
             bytes_removed=self.bytes_removed,
         )
         return prove(root, self.condition, self.counts, done)
+
+    def _explain_loss(self, error: DatasetNotFoundError) -> DatasetNotFoundError:
+        """The error of a table that was dropped, or given to another name, with what was done before."""
+        numbers = {
+            "rows deleted": self.rows_deleted.total(),
+            "fragments rewritten": self.fragments_rewritten,
+            "tags moved": len(self.tags_moved) + len(self.readers_released),
+            "files removed": self.files_removed,
+        }
+        done = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+        return DatasetNotFoundError(f"{error}. Before that, the erasure had done a part: {done}") if done else error
 
     @property
     def table(self) -> TableRefs:
@@ -198,6 +213,7 @@ class _Erasure:
         handle = self.dataset.checkout_version((version.branch_label, None))
         properties = self.options.transaction_properties
         if self.condition.columns(handle.snapshot.manifest) is not None:
+            self.options.check()
             where = self.condition.where
             manifest, rows = delete_rows(handle.snapshot, where, properties=properties, is_recorded=False)
             handle.move_to(manifest)
@@ -207,6 +223,7 @@ class _Erasure:
         indices = [index for index in manifest.indices if index.name in names]
         built = {index.name for index in indices if is_supported(index, manifest.schema)}
         if built:
+            self.options.check()
             index_names = sorted(built)
             handle.move_to(
                 optimize_indices(handle.snapshot, index_names=index_names, retrain=True, properties=properties)
@@ -232,10 +249,12 @@ class _Erasure:
         if held:
             tasks = [CompactionTask.of([fragment], manifest.version, options) for fragment in held]
             results = [task.execute(handle) for task in tasks]
+            self.options.check()
             commit_what_fits(handle, results, self.options.transaction_properties, keep_up=True)
         self.fragments_rewritten += len(held)
 
     def _commit(self, handle: Handle, operation: CreateIndex | UpdateConfig) -> None:
+        self.options.check()
         manifest, properties = handle.snapshot.manifest, dict(self.options.transaction_properties)
         transaction = Transaction(read_version=manifest.version, operation=operation, properties=properties)
         handle.move_to(commit(handle.snapshot.store, transaction, base=manifest).manifest)
@@ -245,6 +264,7 @@ class _Erasure:
         removed, latest = facts.removed(), {version.branch: version for version in facts.latest()}
         for name, ref in facts.tags.items():
             if ref.version in removed.get(ref.branch, ()):
+                self.options.check()
                 self._move_tag(name, ref, latest[ref.branch], facts.refs)
         for branch in reversed(latest):
             if not removed[branch] and not self.options.delete_unverified:
@@ -257,6 +277,7 @@ class _Erasure:
                 keep_for_change_readers=False,  # a reader that misses them fails, and names the full refresh
                 in_use=self.options.in_use if branch is None else {},
             )
+            self.options.check()
             stats = cleanup_old_versions(
                 self.dataset.checkout_version((branch or "main", None)), selectors, log_level=logging.INFO
             )

@@ -5,7 +5,7 @@ No record holds a value of a row, or the condition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -24,6 +24,7 @@ class ErasureOptions:
             the last five minutes. Only safe if no other process uses the dataset.
         in_use: Versions of the main branch that must stay, by the name of their user.
         transaction_properties: Transaction properties of the commits.
+        check: Called before each commit and each cleanup; its `DatasetNotFoundError` ends the erasure.
     """
 
     dry_run: bool = False
@@ -33,6 +34,7 @@ class ErasureOptions:
     delete_unverified: bool = False
     in_use: Mapping[str, int] = field(default_factory=dict)
     transaction_properties: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from lance_core.errors import (
     InvalidInputError,
     UnsupportedError,
 )
-from tests.interop.namespaces import Namespace, rest_service, write_dated
+from tests.interop.namespaces import Namespace, after_commit, rest_service, write_dated
 
 ROWS = pa.table({"a": [1]})
 
@@ -207,6 +207,27 @@ def test_a_policy_is_for_the_table_that_has_the_id_at_each_step(events, tmp_path
     else:
         assert (outcomes["shop/events"], count(events.root, "e")) == ("absent", 5)
     assert (count(events.root, "k"), count(events.root, "spare")) == (5, 5)
+
+
+@pytest.mark.parametrize("swap", [*SWAPS, "dropped"])
+@pytest.mark.parametrize(("number", "step"), [(1, "commit"), (2, "materialize_deletions")])
+def test_what_was_done_before_a_table_is_lost_is_in_the_log(events, swap, number, step):
+    def act():
+        events.call("drop_table", "shop.events") if swap == "dropped" else events.list_again("shop", **SWAPS[swap])
+
+    policies = {"shop/events": {**EXPIRES, "max_small_fragments": 1}, "shop/keep": False}
+    uri = f"{events.root}/e"
+    with after_commit(uri, act, number):
+        [report] = maintenance.maintain_lake(events.root, policies=policies, include="shop/*")
+    assert (report.outcome, report.done["rows_expired"], report.error) == ("partly done", 3, None)
+    assert f"ids were given to others, before {step} ended: " in report.reason
+    if swap != "dropped":
+        assert count(events.root, "e") == 2
+    log = lance.dataset(f"{events.root}/_maintenance/log.lance").to_table().to_pylist()
+    assert [row["step"] for row in log] == [*["expire", "commit"][:number], "table"]
+    assert {(row["table"], row["uri"]) for row in log} == {("shop/events", uri)}
+    assert (log[-1]["outcome"], log[-1]["reason"], log[-1]["rows"]) == ("partly done", report.reason, None)
+    assert log[-1]["version_after"] == log[-2]["version_after"]
 
 
 @pytest.mark.parametrize("is_dry", [False, True])

@@ -1,5 +1,7 @@
 """A handle that outlives its table never writes into the one that came after it."""
 
+import errno
+import os
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +19,7 @@ from lance_core.errors import (
     InvalidInputError,
     ObjectNotFoundError,
 )
-from lance_core.store import open_store
+from lance_core.store import local, open_store
 
 OLD = pa.table({"a": [1, 2, 3], "b": [10, 20, 30]})
 NEW = pa.table({"b": ["x", "y", "z"], "a": ["p", "q", "r"], "c": [1.0, 2.0, 3.0]})
@@ -341,6 +343,29 @@ def test_a_scan_is_overtaken(tmp_path):
     make(dataset.uri, NEW)
     with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
         list(batches)
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+@pytest.mark.parametrize(("verb", "folder"), [("insert", "_versions"), ("restore", "t"), ("cleanup", "t")])
+def test_a_table_is_dropped_while_a_file_is_on_its_way_to_the_disk(tmp_path, monkeypatch, verb, folder, made_again):
+    handle = make(str(tmp_path / "t"), OLD)
+    handle.insert(OLD)
+    real, meanwhile = local.sync_directory, [True]
+
+    def sync_directory(path):
+        if meanwhile and path.endswith(f"/{folder}"):
+            meanwhile.pop()
+            shutil.rmtree(handle.uri)
+            make(handle.uri, NEW) if made_again else None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        real(path)
+
+    monkeypatch.setattr(local, "sync_directory", sync_directory)
+    with pytest.raises((CommitConflictError, DatasetNotFoundError), match="dropped"):
+        VERBS[verb](handle)
+    assert not meanwhile
+    if made_again:
+        assert lance.dataset(handle.uri).to_table() == NEW
 
 
 WRITES = {

@@ -12,12 +12,13 @@ from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
     build_branch_jobs,
+    build_change_type_job,
     build_erasure_job,
     build_maintenance_job,
     build_undo_job,
     lance_external_assets,
 )
-from tests.interop.namespaces import Namespace, rest_service, write_dated
+from tests.interop.namespaces import Namespace, after_commit, rest_service, write_dated
 from tests.lance_dagster.lake import QUIET, errors
 
 OLD, YOUNG = dt.datetime(2020, 1, 1), dt.datetime(2200, 1, 1)
@@ -121,7 +122,7 @@ def test_no_version_of_another_table_is_removed(lake, spaces):
     policies = {"shop/events": {"retain_versions": 1}, "shop/keep": False}
     job = build_maintenance_job(root=True, policies=policies)
     result = run(lake, job, "refresh_indices", lambda: spaces.list_again("shop", **SWAPS["swapped"]))
-    check_absent(result, spaces)
+    assert list(result.output_for_node("summarize")["partly_done"]) == ["shop/events"]
     assert [lance.dataset(f"{spaces.root}/{place}").versions()[0]["version"] for place in ("e", "k")] == [1, 1]
 
 
@@ -187,6 +188,39 @@ def test_a_folder_whose_name_or_place_is_another_table_s_meanwhile(lake, spaces,
     assert [count(spaces, location) for location in ("e", "k", "shop/plain.lance")] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("swap", ["swapped", "a second id", "dropped"])
+@pytest.mark.parametrize(("kind", "step"), [("root", "commit"), ("assets", "refresh_indices")])
+def test_what_was_done_before_a_table_is_lost_is_reported(lake, spaces, swap, kind, step):
+    def act():
+        spaces.call("drop_table", "shop.events") if swap == "dropped" else spaces.list_again("shop", **SWAPS[swap])
+
+    policies = {"shop/events": EXPIRES, "shop/keep": False}
+    job = (
+        build_maintenance_job([events, keep])
+        if kind == "assets"
+        else build_maintenance_job(root=True, policies=policies)
+    )
+    result = run(lake, job, step, act, assets=[events, keep])
+    summary = result.output_for_node("summarize")
+    reason = summary["partly_done"]["shop/events"]
+    later = {"commit": "materialize_deletions", "refresh_indices": "clean_up"}[step]
+    assert f"ids were given to others, before {later} ended: " in reason
+    assert "shop/events" not in summary["absent"]
+    [observation] = [
+        event.asset_observation_data.asset_observation
+        for event in result.all_events
+        if event.is_asset_observation
+        and event.asset_observation_data.asset_observation.asset_key == dg.AssetKey(["shop", "events"])
+    ]
+    entries = {name: value.value for name, value in observation.metadata.items()}
+    assert (entries["lance/rows_expired"], entries["dagster/uri"]) == (2, f"{spaces.root}/e")
+    assert (entries["lance/maintenance"], entries["lance/put_off"]) == ("partly done", reason)
+    assert not {"dagster/row_count", "lance/rows_after"} & entries.keys()
+    log = lance.dataset(f"{lake.root}/_maintenance/log.lance").to_table(filter="table = 'shop/events'").to_pylist()
+    assert [row["step"] for row in log][:: len(log) - 1] == ["expire", "table"]
+    assert (log[-1]["outcome"], log[-1]["reason"]) == ("partly done", reason)
+
+
 @dg.asset(key=["shop", "orders"])
 def orders():
     return pa.table({"n": [1, 2]})
@@ -217,3 +251,48 @@ def test_jobs_that_survey_first_change_no_table_that_is_another_one_s_since(lake
     assert "is no longer the table of asset shop/orders" in errors(result)
     assert before == [lance.dataset(location).version, lance.dataset(location).count_rows()]
     assert not [event for event in result.all_events if event.is_step_materialization or event.is_asset_observation]
+
+
+@dg.asset(key=["shop", "items"])
+def items():
+    return pa.table({"n": [1, 2]})
+
+
+CHANGES = [
+    ("undo", 1, "the change was committed to"),
+    ("promotion", 1, "the change was committed to"),
+    ("erasure", 1, "had done a part: 2 rows deleted"),
+    ("erasure", 3, "had done a part: 2 rows deleted, 2 fragments rewritten"),
+    ("type", 1, "the change was committed to"),
+]
+
+
+@pytest.mark.parametrize("swap", [{"orders": None}, {"orders": "k", "keep": "o"}])
+@pytest.mark.parametrize(("kind", "number", "message"), CHANGES)
+def test_a_change_of_a_table_that_is_another_one_s_since_has_no_event(lake, spaces, kind, number, message, swap):
+    tags, tagged = {"lance/branch": "b"}, {"branching": BranchPolicy.from_tag("lance/branch")}
+    lake.run(orders, items, write_mode="append")
+    run_tags = tags if kind == "promotion" else {}
+    run_id = lake.run(orders, items, tags=run_tags, write_mode="append", **tagged).run_id
+    location = spaces.call("describe_table", "shop.orders").location
+    swap = {name: location.rpartition("/")[2] if place == "o" else place for name, place in swap.items()}
+    assets = [orders, items]
+    job, config = {
+        "erasure": (build_erasure_job(assets), {"where": {"plain": "n = 1"}}),
+        "undo": (build_undo_job(assets), {"run_id": run_id}),
+        "promotion": (build_branch_jobs(assets)[0], {}),
+        "type": (build_change_type_job(assets), {"table": "shop/orders", "column": "n", "type": "int32"}),
+    }[kind]
+    defs = dg.Definitions(assets=assets, jobs=[job], resources={"io_manager": lake.manager(**tagged)})
+    with after_commit(location, lambda: spaces.list_again("shop", **swap), number):
+        result = defs.resolve_job_def(job.name).execute_in_process(
+            instance=lake.instance,
+            tags=run_tags,
+            run_config={**QUIET, "ops": {f"{job.name}_op": {"config": config}}},
+            raise_on_error=False,
+        )
+    assert message in errors(result)
+    assert location.removeprefix("file://") in errors(result)
+    logged = [entry.dagster_event for entry in lake.instance.all_logs(result.run_id) if entry.dagster_event]
+    keys = {event.asset_key.to_user_string() for event in logged if event.asset_key is not None}
+    assert keys == (set() if kind == "type" else {"shop/items"})
