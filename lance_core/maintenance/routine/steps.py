@@ -184,23 +184,38 @@ def expire(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
     if plan.expire_before is None or plan.policy.expire_by is None:
         return report
     condition = is_older(dataset, plan.policy.expire_by, plan.expire_before, "expire_by")
+    refs = _list_refs(dataset)  # before the commit, as the table can be dropped directly after it
     try:
         manifest, num_rows = delete_rows(dataset.snapshot, condition, properties=context.properties, skips_empty=True)
     except RetryableConflictError as error:
         context.log.warning("%s: the rows that expire were not deleted: %s", plan.table, error)
         return report.plus(lost=1)
     dataset.move_to(manifest)
-    return add_expired_rows(dataset, report, num_rows)
+    return add_expired_rows(dataset, report, num_rows, refs)
 
 
-def add_expired_rows(dataset: Handle, report: MaintenanceReport, num_rows: int) -> MaintenanceReport:
-    """The report with rows that expired, or would in a dry run, and the tags and branches whose versions have them."""
-    if not num_rows:
-        return report
-    refs, size = dataset._refs, report.plan.bytes_to_expire  # noqa: SLF001 - same library
-    names = [
+def _list_refs(dataset: Handle) -> list[str]:
+    """The tags and branches of a table, in words."""
+    refs = dataset._refs  # noqa: SLF001 - same library
+    return [
         f"{kind} {name}" for kind, list_refs in (("tag", Tags), ("branch", Branches)) for name in list_refs(refs).list()
     ]
+
+
+def add_expired_rows(
+    dataset: Handle, report: MaintenanceReport, num_rows: int, refs: Sequence[str] | None = None
+) -> MaintenanceReport:
+    """The report with rows that expired, or would in a dry run, and the tags and branches whose versions have them.
+
+    Args:
+        dataset: The table.
+        report: The report so far.
+        num_rows: The number of rows.
+        refs: The tags and branches, in words; None to list them.
+    """
+    if not num_rows:
+        return report
+    size, names = report.plan.bytes_to_expire, _list_refs(dataset) if refs is None else refs
     report = report.plus(
         rows_expired=num_rows, bytes_expired=size * num_rows // max(num_rows, report.plan.rows_to_expire)
     )

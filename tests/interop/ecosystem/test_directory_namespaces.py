@@ -220,11 +220,12 @@ def test_what_was_done_before_a_table_is_lost_is_in_the_log(events, swap, number
     with after_commit(uri, act, number):
         [report] = maintenance.maintain_lake(events.root, policies=policies, include="shop/*")
     assert (report.outcome, report.done["rows_expired"], report.error) == ("partly done", 3, None)
+    step = "commit" if swap == "dropped" else step  # which cannot go on
     assert f"ids were given to others, before {step} ended: " in report.reason
     if swap != "dropped":
         assert count(events.root, "e") == 2
     log = lance.dataset(f"{events.root}/_maintenance/log.lance").to_table().to_pylist()
-    assert [row["step"] for row in log] == [*["expire", "commit"][:number], "table"]
+    assert [row["step"] for row in log] == [*["expire", "commit"][: 1 if swap == "dropped" else number], "table"]
     assert {(row["table"], row["uri"]) for row in log} == {("shop/events", uri)}
     assert (log[-1]["outcome"], log[-1]["reason"], log[-1]["rows"]) == ("partly done", report.reason, None)
     assert log[-1]["version_after"] == log[-2]["version_after"]
