@@ -209,6 +209,8 @@ def indices(dataset: LanceDataset, output: CommandOutput) -> None:
     columns = ["name", "column", "kind", "metric", "declared", "built", "covered", "segments", "trained_rows"]
     output.rows(rows if output.as_json else shown, [*columns, "recall", "bytes"])
     for row in rows:
+        if not row["built"]:
+            output.line("{name} is missing: no row is covered, and each is searched".format(**row))
         if row["failure"] is not None:
             output.line("{action} failed: {reason}; the next attempt: {retry_at}".format(**row["failure"]))
 

@@ -216,7 +216,7 @@ def _cover_promotion(
     except VersionNotFoundError:  # the branch was promoted long ago, or main had no version
         return coverage
     present = {index.name for dataset in (promoted, latest) for index in dataset.describe_indices()}
-    reason = "the promotion replaced all rows, which drops it"
+    reason = "the promotion set all its values again, which drops it"
     dropped = {index.name: reason for index in before if index.name not in present}
     return replace(coverage, problems={**dropped, **coverage.problems})
 

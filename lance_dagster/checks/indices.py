@@ -51,10 +51,11 @@ class _IndexLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IndexFindings:
-    """What the checks see in a version: problems by check, and numbers."""
+    """What the checks see in a version: problems by check, numbers, and sentences on indices that are not due yet."""
 
     problems: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in _DESCRIPTIONS})
     numbers: dict[str, Any] = field(default_factory=dict)
+    not_due: list[str] = field(default_factory=list)
 
 
 def build_lance_index_checks(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -160,7 +161,8 @@ def _build_check(
         look = _look(dataset, table_policy, limits)
         for name in selected:
             problems = look.problems[name]
-            finding = Finding(not problems, "; ".join(problems) or _DESCRIPTIONS[name], look.numbers)
+            notes = [_DESCRIPTIONS[name], *(look.not_due if name in (BUILT, COVERED) else ())]
+            finding = Finding(not problems, "; ".join(problems) or " ".join(notes), look.numbers)
             yield finding.to_result(severity, check_name=name, asset_key=ref.key)
 
     return indices
@@ -192,6 +194,9 @@ def _look(dataset: "lance_core.LanceDataset", policy: "MaintenancePolicy", limit
             look.problems[BUILT].append(f"index {name!r} is of kind {index.kind}, metric {index.metric}")
         elif action is not None and (index is None or action.action in ("rebuild", "reject")):
             look.problems[BUILT].append(f"index {name!r}: {action.reason}")
+        if index is None and action is None:
+            least = declaration.min_rows
+            look.not_due.append(f"Index {name!r} is missing until {least:,} rows have a value: each row is searched.")
         if index is not None:
             oldest = min((each for each in built_at[name] if each is not None), default=None)
             _compare(look, declaration, states[name], oldest, limits)

@@ -216,7 +216,7 @@ def test_names_of_lances_own_indices(table):
         with pytest.raises(InvalidInputError, match="those of Lance's own indices; give another name"):
             table.create_scalar_index("id", "BTREE", name=name)
         with pytest.raises(InvalidInputError, match="those of Lance's own indices; give another name"):
-            table.create_index_uncommitted("id", "BTREE", name=name)
+            table.create_index_uncommitted("id", "BTREE", name=name, fragment_ids=[0])
 
 
 def test_update_columns_needs_a_column_to_set(table):

@@ -212,7 +212,8 @@ def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, 
     facts, actions = declared.facts, [each for each in declared.due if each.action in ("extend", "merge")]
     if not merges or not policy.refresh_indices or find_pylance() is None:
         return actions
-    blocked = {each.name for each in declared.actions if each not in actions}
+    # Recall is measured afterwards.
+    blocked = {each.name for each in declared.actions if each not in actions and each.action != "measure"}
     joined = {action.name: action for action in actions}
     for name, declaration in declared.names.items():
         index = facts.present.get(name)

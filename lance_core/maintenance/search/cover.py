@@ -56,7 +56,8 @@ def cover_rows(
         index_timeout_s: The most seconds that it may take; None for no limit.
 
     Returns:
-        The indices that were extended, and those that still miss rows: a failure costs its index alone.
+        The indices that were extended, and those that still miss rows: a failure costs its index alone. Declared
+        indices that the table lacks are no part of it: maintenance builds them.
 
     Examples:
         >>> flights = lance.write_dataset({"id": [1]}, "flights.lance")

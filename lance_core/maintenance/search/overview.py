@@ -20,7 +20,7 @@ class IndexHealth:
         kind: Its kind, or the declared one if there is none.
         metric: The metric of its vectors; None for other kinds.
         declared: Whether maintenance has recorded a declaration.
-        built: Whether the version has it.
+        built: Whether the version has it; without it all rows are searched one by one, and it covers none.
         rows: The live rows that it covers.
         covered: Their share of the live rows of the table; 1 without rows.
         segments: The number of its segments.

@@ -291,6 +291,16 @@ class TestBuilding:
         assert ("v_idx", "rebuild") in work(report)
         assert (states(table)["v_idx"].trained_rows, states(table)["v_idx"].segments) == (512, 1)
 
+    def test_segments_are_merged_in_the_run_that_measures_them(self, tmp_path):
+        policy = MaintenancePolicy(indices=SEARCH)
+        table = fill(tmp_path / "t.lance", enable_stable_row_ids=True)
+        maintain(table, policy)
+        for start in (300, 350, 400):
+            fill(tmp_path / "t.lance", start, 50)
+            cover_rows(table)
+        assert {action for _, action in work(maintain(table, policy))} == {"merge", "measure"}
+        assert maintain(table, policy).outcome == "healthy"
+
     @pytest.mark.parametrize("moves", [False, True])
     def test_old_words_of_a_fragment_that_came_later_are_not_found(self, tmp_path, moves):
         """pylance's merged segment keeps the version of its oldest part."""

@@ -78,6 +78,16 @@ def test_each_check_finds_what_it_is_for(lake):
     )
 
 
+def test_an_index_below_min_rows_is_named_and_fails_no_check(lake):
+    docs = declaring({"embedding": {"kind": "IVF_FLAT", "min_rows": 1000}})
+    lake.run(docs)
+    results = evaluate(lake, build_lance_index_checks([docs]), [docs])
+    assert not failed(results)
+    for check in ("built", "covered"):
+        assert "Index 'embedding_idx' is missing until 1,000 rows have a value" in results[check].description
+    assert "embedding_idx" not in results["recall"].description
+
+
 def test_a_recall_that_is_too_low_is_shown_with_the_setting_that_reaches_it(lake):
     settings = {"kind": "IVF_FLAT", "num_partitions": 30, "nprobes": 1, "min_recall": 0.9}
     docs = declaring({"embedding": settings})
