@@ -205,7 +205,7 @@ def reject_index_name(name: str) -> None:
     """Make sure that an index of a column can have a name.
 
     Raises:
-        InvalidInputError: It is empty, or one of Lance's own.
+        InvalidInputError: The name is empty, or one of Lance's own.
     """
     if not name:
         raise InvalidInputError("an index needs a name")
