@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from pyroaring import BitMap
 
-from lance_core.errors import CommitConflictError, LanceError
+from lance_core.errors import CommitConflictError, CorruptFileError, LanceError
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
@@ -48,6 +48,7 @@ from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.indices.create import create_scalar_index
+from lance_core.verbs.inspect.indices import find_index_file_problems
 
 MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
@@ -455,6 +456,8 @@ class IndexWork:
             self._commit(snapshot, (), action)
             self.records.pop(name, None)
             return
+        if action.action in ("extend", "merge", "measure"):
+            _reject_damaged_files(snapshot, name)
         record = self.records.get(name)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         if record is None or action.action in ("build", "rebuild", "adopt"):
@@ -571,6 +574,18 @@ class IndexWork:
             is_error=is_error,
         )
         self.records[name] = replace(record, failure=failure)
+
+
+def _reject_damaged_files(snapshot: Snapshot, name: str) -> None:
+    """Make sure that the files of an index are there, with the sizes that are recorded: pylance may not read them all.
+
+    Raises:
+        CorruptFileError: They are not.
+    """
+    own = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
+    for index in own:
+        for path, problem in find_index_file_problems(snapshot, index):
+            raise CorruptFileError(f"{path} {problem}")
 
 
 def _to_record(segment: Mapping[str, Any], name: str, version: int) -> IndexMetadata:

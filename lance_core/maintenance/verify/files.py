@@ -38,6 +38,7 @@ from lance_core.table.rowids import find_row_sequence_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.references import check_references, dataset_store
+from lance_core.verbs.inspect.indices import find_index_file_problems
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns, manifest_problems
 from lance_core.verbs.refs.clones import find_missing_bases
@@ -182,20 +183,11 @@ def _check_pages(reader: DataFileReader) -> Iterator[str]:
 def _check_index(snapshot: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     if index.base_id is not None:
         return
-    for file in index.files:
-        path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
-        message = ""
-        try:
-            info = snapshot.store.head(path)
-        except ObjectNotFoundError:
-            message = "is missing"
-        else:
-            if file.size_bytes and info.size != file.size_bytes:
-                message = f"has {info.size} bytes, the manifest says {file.size_bytes}"
-        if message:
-            yield Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message)
-            return
-    yield from _check_content(snapshot, index)
+    problems = list(find_index_file_problems(snapshot, index))
+    for path, message in problems:
+        yield Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message)
+    if not problems:
+        yield from _check_content(snapshot, index)
 
 
 def _check_content(snapshot: Snapshot, index: IndexMetadata) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ The details of vector and full-text indices have their build parameters; details
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
@@ -15,10 +15,11 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
-from lance_core.errors import CorruptFileError, IndexNotFoundError, UnsupportedError
+from lance_core.errors import CorruptFileError, IndexNotFoundError, ObjectNotFoundError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
+from lance_core.table.paths import INDICES_PREFIX
 from lance_core.table.reuse import live_coverage, num_reuse_versions
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import count_live
@@ -135,6 +136,24 @@ def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
     counts = _count_live_rows(snapshot)
     groups = sorted(_group_by_name(snapshot).items())
     return [_describe_index(snapshot.manifest.schema, group, counts) for _, group in groups]
+
+
+def find_index_file_problems(snapshot: Snapshot, index: IndexMetadata) -> Iterator[tuple[str, str]]:
+    """The files of a segment that are missing, or have another size than is recorded: path and problem.
+
+    Args:
+        snapshot: The version.
+        index: A segment of it, whose files are below the table.
+    """
+    for file in index.files:
+        path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
+        try:
+            size = snapshot.store.head(path).size
+        except ObjectNotFoundError:
+            yield path, "is missing"
+        else:
+            if file.size_bytes and size != file.size_bytes:
+                yield path, f"has {size} bytes, the manifest says {file.size_bytes}"
 
 
 def index_statistics(snapshot: Snapshot, name: str) -> IndexStatistics:

@@ -33,6 +33,7 @@ from lance_core.maintenance import (
 from lance_core.maintenance.routine import declared
 from lance_core.maintenance.search import child, parts
 from lance_core.maintenance.search.record import read_records
+from lance_core.maintenance.verify.files import verify
 from tests import processes
 
 DIMENSIONS = 16
@@ -461,6 +462,22 @@ class TestProblems:
         after = {path.name for path in Path(tmp_path, "tmp").iterdir()}
         assert after == {"lance-index-new", "lance-index-link"}
         assert len(during - after) == 1
+
+    def test_truncated_files_of_full_text_are_named_and_built_again(self, tmp_path):
+        table = fill(tmp_path / "t.lance")
+        policy = MaintenancePolicy(indices={"t": "FTS"})
+        maintain(table, policy)
+        (segment,) = table.describe_indices()[0].segments
+        folder = Path(table.uri.removeprefix("file://"), "_indices", segment.uuid)
+        paths = [path for path in folder.iterdir() if path.is_file()]
+        for path in paths:
+            path.write_bytes(path.read_bytes()[:20])
+        assert {Path(problem.path).name for problem in verify(table)} == {path.name for path in paths}
+        fill(tmp_path / "t.lance", 300, 40)
+        report = maintain(table, policy)
+        assert ("t_idx", "rebuild") in work(report)
+        check_searches(table.uri)
+        assert not verify(lance_core.dataset(table.uri))
 
     def test_a_corrupt_index_is_built_again_and_the_healthy_one_kept(self, tmp_path):
         table = fill(tmp_path / "t.lance")
