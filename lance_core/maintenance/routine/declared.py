@@ -582,8 +582,8 @@ def _reject_damaged_files(snapshot: Snapshot, name: str) -> None:
     Raises:
         CorruptFileError: They are not.
     """
-    own = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
-    for index in own:
+    segments = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
+    for index in segments:
         for path, problem in find_index_file_problems(snapshot, index):
             raise CorruptFileError(f"{path} {problem}")
 

@@ -217,12 +217,10 @@ def find_name(declaration: IndexDeclaration, facts: TableFacts, declarations: Se
         ):
             return name
     same = [
-        index
-        for name, index in facts.present.items()
-        if name not in other_names and _Case(name, declaration, facts).is_same and declaration.column in facts.columns
+        case for name in facts.present if name not in other_names and (case := _Case(name, declaration, facts)).is_same
     ]
-    if same:
-        return max(same, key=lambda index: index.rows).name
+    if same and declaration.column in facts.columns:
+        return max(same, key=lambda case: (case.has_parameters, facts.present[case.name].rows)).name
     name, number = f"{declaration.column}_idx", 1
     while name in facts.present or name in other_names:
         number += 1
@@ -257,6 +255,13 @@ class _Case:
         """Whether the index is of the declared column, kind and metric."""
         kind = (self.declaration.kind, self.declaration.metric)
         return self.index is not None and self.is_on_column and (self.index.kind, self.index.metric) == kind
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether the index was built by the numbers and flags that are declared, as far as is known."""
+        built = {} if self.index is None else self.index.parameters
+        declared = {name: value for name, value in self.declaration.parameters.items() if isinstance(value, int)}
+        return all(built.get(name, value) == value for name, value in declared.items())
 
     def make(
         self,
@@ -332,8 +337,7 @@ def _explain_build(case: _Case) -> str | None:
         return "it is of another kind or metric"
     if record is not None and record.build != declaration.build_key:
         return "its declaration has changed"
-    declared = {name: value for name, value in declaration.parameters.items() if isinstance(value, int)}
-    if any(index.parameters.get(name, value) != value for name, value in declared.items()):
+    if not case.has_parameters:
         return "it was built with other parameters than declared"
     if declaration.needs_pylance and not index.rows:
         return "it covers no row"

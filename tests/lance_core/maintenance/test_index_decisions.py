@@ -269,3 +269,12 @@ def test_words_of_rows_that_were_set_again_are_built_again():
         (action,) = decide((words,), replace(table, created={2: oldest}), now=NOW, pylance="14")
         assert (action.action, set(action.replaced)) == expected
     assert due({"t": "FTS"}, table) == [("t_idx", "extend")]  # without stable row ids a row that is set again moves
+
+
+def test_of_two_indices_by_others_the_one_that_fits_is_adopted():
+    first, second = (
+        replace(index(name, "FTS", None, 2), parameters={"stem": stem}) for name, stem in (("a", True), ("b", False))
+    )
+    for declared, name in (({"stem": True}, "a"), ({"stem": False}, "b")):
+        table = facts([1000], [first, second])
+        assert due({"t": {"kind": "FTS", **declared}}, table) == [(name, "adopt")]
