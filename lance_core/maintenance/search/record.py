@@ -17,6 +17,10 @@ from lance_core.table.index import RECORD_PREFIX
 
 _FIRST_WAIT: Final = timedelta(hours=1)
 _LONGEST_WAIT: Final = timedelta(days=7)
+_FAILURE_FIELDS: Final = frozenset(
+    {"action", "reason", "count", "retry_at", "pylance", "build", "needs_build", "is_error"}
+)
+_RECALL_FIELDS: Final = frozenset({"value", "settings", "queries", "rows", "at", "fresh_value", "note"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +64,36 @@ def read_records(config: Mapping[str, str]) -> dict[str, IndexRecord]:
         if key.startswith(RECORD_PREFIX):
             try:
                 values = json.loads(value)
-                records[key.removeprefix(RECORD_PREFIX)] = IndexRecord(
-                    **{name: values[name] for name in names if name in values}
-                )
+                record = IndexRecord(**{name: values[name] for name in names if name in values})
             except (ValueError, TypeError, RecursionError):
                 continue
+            if _is_well_formed(record):
+                records[key.removeprefix(RECORD_PREFIX)] = record
     return records
+
+
+def _is_well_formed(record: IndexRecord) -> bool:
+    """Whether the values of a record are of the types by which maintenance decides."""
+    types = [
+        *((value, dict) for value in (record.build, record.parameters)),
+        *((value, dict | None) for value in (record.recall, record.failure)),
+        (record.trained_rows, int),
+    ]
+    if not all(isinstance(value, kind) for value, kind in types):
+        return False
+    failure, recall = record.failure, record.recall
+    if recall is not None and not recall.keys() >= _RECALL_FIELDS:
+        return False
+    if failure is None:
+        return True
+    return failure.keys() >= _FAILURE_FIELDS and isinstance(failure["count"], int) and _is_time(failure["retry_at"])
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def describe_failure(earlier: Mapping[str, Any] | None, now: datetime, **failure: Any) -> dict[str, Any]:

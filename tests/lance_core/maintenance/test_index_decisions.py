@@ -1,5 +1,6 @@
 """Declarations of indices, and what is due for them: pure functions of a table's facts."""
 
+import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,7 @@ def index(name="v_idx", kind="IVF_PQ", metric="l2", field=1, segments=None):
 
 def record(declaration, rows=1000, **more):
     recall = {"value": 0.9, "settings": declaration.search_settings, "rows": rows, "fresh_value": 0.9, "note": None}
+    recall |= {"queries": 100, "at": NOW.isoformat()}
     more = {"recall": recall, "trained_at": NOW.isoformat(), **more}
     return IndexRecord(column=declaration.column, build=declaration.build_key, trained_rows=rows, **more)
 
@@ -242,6 +244,11 @@ def test_many_segments_are_merged():
 def test_records_are_read_from_the_configuration():
     known = record(PQ, failure=failed())
     broken = {f"{RECORD_PREFIX}broken{number}": value for number, value in enumerate(("{", "null", "[" * 100_000))}
+    changes = ({"failure": 1}, {"failure": {}}, {"recall": 5}, {"recall": {}}, {"build": 3}, {"trained_rows": "many"})
+    broken |= {
+        f"{RECORD_PREFIX}changed{number}": json.dumps({**json.loads(known.to_json()), **change})
+        for number, change in enumerate(changes)
+    }
     config = {RECORD_PREFIX + "v_idx": known.to_json(), **broken, "other": "x"}
     assert read_records(config) == {"v_idx": known}
 
