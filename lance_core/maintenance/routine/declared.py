@@ -10,15 +10,12 @@ index alone.
 
 from __future__ import annotations
 
-import base64
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
-
-from pyroaring import BitMap
 
 from lance_core.errors import CommitConflictError, CorruptFileError, LanceError
 from lance_core.maintenance.expected_versions import ExpectedVersions
@@ -41,9 +38,9 @@ from lance_core.maintenance.search.decide import (
 )
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import count_vectors, find_pylance, read_facts, require_vectors
-from lance_core.maintenance.search.parts import IndexBuilder, build_segments, remove_leftovers
+from lance_core.maintenance.search.parts import IndexBuilder, build_segments, remove_leftovers, to_record
 from lance_core.maintenance.search.record import IndexRecord, describe_failure
-from lance_core.table.index import RECORD_PREFIX, IndexFile, IndexMetadata
+from lance_core.table.index import RECORD_PREFIX, IndexMetadata
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -522,7 +519,7 @@ class IndexWork:
             if declaration.is_vector and not any(segment["fragment_ids"] for segment in segments):
                 raise ChildFailedError(_UNTRAINED, is_error=True)
             version = snapshot.manifest.version
-            self._commit(snapshot, tuple(_to_record(each, action.name, version) for each in segments), action)
+            self._commit(snapshot, tuple(to_record(each, action.name, version) for each in segments), action)
             is_committed = True
         finally:
             uuids = [segment["uuid"] for segment in segments]
@@ -580,28 +577,12 @@ def _reject_damaged_files(snapshot: Snapshot, name: str) -> None:
     """Make sure that the files of an index are there, with the sizes that are recorded: pylance may not read them all.
 
     Raises:
-        CorruptFileError: They are not.
+        CorruptFileError: A file is missing, or has another size.
     """
     segments = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
     for index in segments:
         for path, problem in find_index_file_problems(snapshot, index):
             raise CorruptFileError(f"{path} {problem}")
-
-
-def _to_record(segment: Mapping[str, Any], name: str, version: int) -> IndexMetadata:
-    """The record of a segment that a child process has built."""
-    return IndexMetadata(
-        uuid=uuid.UUID(segment["uuid"]),
-        name=name,
-        fields=tuple(segment["fields"]),
-        dataset_version=version,
-        fragment_bitmap=BitMap(segment["fragment_ids"]).serialize(),
-        details_type_url=segment["type_url"],
-        details=base64.b64decode(segment["details"]),
-        index_version=segment["index_version"],
-        created_at_ms=time.time_ns() // 1_000_000,
-        files=tuple(IndexFile(path=path, size_bytes=size) for path, size in segment["files"]),
-    )
 
 
 def _describe_recall(

@@ -8,18 +8,24 @@ others                                    one part: pylance merges no segments t
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyroaring import BitMap
+
 from lance_core.errors import LanceError, UnsupportedError
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.facts import find_pylance
+from lance_core.table.index import IndexFile, IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.uncommitted_files import delete_uncommitted_files
@@ -189,3 +195,25 @@ def remove_leftovers(dataset: Handle, name: str, uuids: Collection[str], *, are_
     removal.join(_LONGEST_REMOVAL_S)
     if removal.is_alive():
         _logger.warning("%s: the folder of a build may be left behind: its storage does not answer", uri)
+
+
+def to_record(segment: Mapping[str, Any], name: str, version: int) -> IndexMetadata:
+    """The record of a segment that a child process has built.
+
+    Args:
+        segment: The segment, as the process has described it.
+        name: The name of the index.
+        version: The version that was read.
+    """
+    return IndexMetadata(
+        uuid=uuid.UUID(segment["uuid"]),
+        name=name,
+        fields=tuple(segment["fields"]),
+        dataset_version=version,
+        fragment_bitmap=BitMap(segment["fragment_ids"]).serialize(),
+        details_type_url=segment["type_url"],
+        details=base64.b64decode(segment["details"]),
+        index_version=segment["index_version"],
+        created_at_ms=time.time_ns() // 1_000_000,
+        files=tuple(IndexFile(path=path, size_bytes=size) for path, size in segment["files"]),
+    )
