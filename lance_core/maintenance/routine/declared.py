@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from lance_core.errors import CommitConflictError, CorruptFileError, LanceError
+from lance_core.errors import CommitConflictError, LanceError
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
@@ -45,7 +45,7 @@ from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
 from lance_core.verbs.context.handle import Handle, Snapshot, retry_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.indices.create import create_scalar_index
-from lance_core.verbs.inspect.indices import find_index_file_problems
+from lance_core.verbs.inspect.indices import reject_damaged_files
 
 MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
@@ -114,11 +114,10 @@ class DeclaredIndices:
 
     def _can_wait(self, action: IndexAction) -> bool:
         index = self.facts.present.get(action.name)
-        if index is None or action.action not in ("extend", "merge") or index.has_old_words:
+        if index is None or index.has_old_words or len(index.segments) > MOST_SEGMENTS:
             return False
-        if len(index.segments) > MOST_SEGMENTS:
-            return False
-        return self.facts.count_missed_rows(index) <= MOST_UNCOVERED * self.facts.rows
+        is_small = action.action in ("extend", "merge")
+        return is_small and self.facts.count_missed_rows(index) <= MOST_UNCOVERED * self.facts.rows
 
     @property
     def problems(self) -> dict[str, str]:
@@ -210,7 +209,6 @@ def find_early_actions(declared: DeclaredIndices, policy: MaintenancePolicy, *, 
     facts, actions = declared.facts, [each for each in declared.due if each.action in ("extend", "merge")]
     if not merges or not policy.refresh_indices or find_pylance() is None:
         return actions
-    # Recall is measured afterwards.
     blocked = {each.name for each in declared.actions if each not in actions and each.action != "measure"}
     joined = {action.name: action for action in actions}
     for name, declaration in declared.names.items():
@@ -454,7 +452,7 @@ class IndexWork:
             self.records.pop(name, None)
             return
         if action.action in ("extend", "merge", "measure"):
-            _reject_damaged_files(snapshot, name)
+            reject_damaged_files(snapshot, name)
         record = self.records.get(name)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         if record is None or action.action in ("build", "rebuild", "adopt"):
@@ -506,13 +504,8 @@ class IndexWork:
             count = count_vectors(snapshot, declaration.column, facts, most)
             parameters = parameters if count == most else declaration.choose_parameters(count, dimensions)
         key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
-        request = {
-            **self._request(action),
-            "parameters": parameters,
-            "name": action.name,
-            "uuid": key,
-            "fragment_ids": sorted(action.fragment_ids),
-        }
+        request = {**self._request(action), "parameters": parameters, "name": action.name, "uuid": key}
+        request["fragment_ids"] = sorted(action.fragment_ids)
         rows = {fragment: facts.fragments[fragment] for fragment in action.fragment_ids}
         try:
             segments = build_segments(request, rows, self.child, self._builder)
@@ -571,18 +564,6 @@ class IndexWork:
             is_error=is_error,
         )
         self.records[name] = replace(record, failure=failure)
-
-
-def _reject_damaged_files(snapshot: Snapshot, name: str) -> None:
-    """Make sure that the files of an index are there, with the sizes that are recorded: pylance may not read them all.
-
-    Raises:
-        CorruptFileError: A file is missing, or has another size.
-    """
-    segments = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
-    for index in segments:
-        for path, problem in find_index_file_problems(snapshot, index):
-            raise CorruptFileError(f"{path} {problem}")
 
 
 def _describe_recall(

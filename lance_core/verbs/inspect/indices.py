@@ -156,6 +156,22 @@ def find_index_file_problems(snapshot: Snapshot, index: IndexMetadata) -> Iterat
                 yield path, f"has {size} bytes, the manifest says {file.size_bytes}"
 
 
+def reject_damaged_files(snapshot: Snapshot, name: str) -> None:
+    """Make sure that the files of an index are there, with the sizes that are recorded: pylance may not read them all.
+
+    Args:
+        snapshot: The version.
+        name: The index.
+
+    Raises:
+        CorruptFileError: A file is missing, or has another size.
+    """
+    segments = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
+    for index in segments:
+        for path, problem in find_index_file_problems(snapshot, index):
+            raise CorruptFileError(f"{path} {problem}")
+
+
 def index_statistics(snapshot: Snapshot, name: str) -> IndexStatistics:
     """Counters of an index.
 
