@@ -156,6 +156,10 @@ class _SparkJob(Generic[_Result]):
                 self._session.addTag(self._tag)
             else:
                 self._session.sparkContext.addJobTag(self._tag)
+                # The thread of Java has none, so that Spark's analysis would take the defaults for its settings.
+                session: Any = self._session
+                name = "org.apache.spark.sql.classic.SparkSession" if is_at_least((4, 0)) else "SparkSession"
+                getattr(session._jvm, name).setActiveSession(session._jsparkSession)  # noqa: SLF001 - as Spark's own
             self.result = self._call()
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self.error = error
