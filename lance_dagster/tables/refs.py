@@ -171,7 +171,7 @@ class TableRoot:
             remedy = describe_return(self, dataset.root_uri, location.object_id or ref.name)
             raise DatasetNotFoundError(
                 f"the change was committed to {dataset.root_uri}, but the table {location.name} was dropped or renamed "
-                f"in its namespace meanwhile, so that no event of asset {ref.name} tells of it: {remedy}, and start "
+                f"in its namespace meanwhile, so that asset {ref.name} has no event of it: {remedy}, and start "
                 "the job again, which then reports it"
             )
         return location

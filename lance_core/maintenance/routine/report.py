@@ -262,7 +262,7 @@ class MaintenanceReport:
             reason: What became of the table.
         """
         if not self._has_changed:
-            return replace(self, was_dropped=True, error=None)  # such as of rewrites, whose files are gone
+            return replace(self, was_dropped=True, error=None)  # such as of rewrites, whose files were deleted
         message = f"the table was dropped, or its ids were given to others, before {before} ended: {reason}"
         report = replace(self, was_dropped=True)
         return report.put_off(message) if self.error is None else report.failed(before, message)

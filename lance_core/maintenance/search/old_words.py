@@ -1,7 +1,7 @@
 """Finds segments of full text by which pylance finds rows by their old words, after it has extended an index by itself.
 
 A row that was set again keeps its id or address. A segment that had it before is to be built again once the index
-covers the row anew:
+covers the row again:
 
 with stable row ids     it was built after the row was created, and before the row was changed
 without                 the column of the fragment has a file in place of an earlier one, and the segment is older
@@ -23,7 +23,7 @@ from lance_core.verbs.context.handle import Snapshot
 
 
 def find_old_words(snapshot: Snapshot, index: PresentIndex) -> frozenset[str]:
-    """The uuids of segments with old words of rows that the index has covered anew.
+    """The uuids of segments with old words of rows that the index has covered again.
 
     Args:
         snapshot: The version.
@@ -81,19 +81,19 @@ def _find_between(
         return
     created = decode_versions(fragment.created_at_versions)
     changed = decode_versions(fragment.last_updated_at_versions)
-    is_anew = changed > created
-    late = is_anew & (changed > covering.version)
+    is_set_again = changed > created
+    late = is_set_again & (changed > covering.version)
     # Where the segment is from before the change, other columns were set in place.
     if late.any() and not history.is_made_after(covering, int(changed[late].min()), int(changed[late].max())):
-        is_anew &= ~late
+        is_set_again &= ~late
     for each in segments:
-        rows = created[is_anew & (changed > each.version)]
+        rows = created[is_set_again & (changed > each.version)]
         if len(rows) and (rows.min() <= each.version or history.is_made_after(each, int(rows.min()))):
             yield each
 
 
 class SegmentHistory:
-    """What manifests of earlier versions tell about segments.
+    """What manifests of earlier versions say about segments.
 
     Args:
         snapshot: The version.
