@@ -189,6 +189,7 @@ def conditions():
     return [(one, one) for one in sql] + columns
 
 
+@pytest.mark.slow
 def test_any_condition_with_an_equality(spark, tmp_path, lance):
     """Held against a join of Spark's own."""
     names = ["ada", "ADA", "it's", 'a"b', "a\\b", None, "x", "y", "z", None]

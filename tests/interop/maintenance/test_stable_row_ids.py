@@ -165,7 +165,7 @@ class TestResult:
         ids = lance.dataset(place).to_table(columns=["id", "_rowid"]).sort_by("id")["_rowid"].to_pylist()
         assert ids == [*range(50), *range(1 << 32, (1 << 32) + 50)]
 
-    @pytest.mark.variants(8)
+    @pytest.mark.variants(4)
     @BOTH
     @pytest.mark.parametrize("change", CHANGES)
     def test_change_afterwards(self, uri, library, change):
@@ -224,7 +224,7 @@ class TestResult:
 
 
 class TestBesideWriters:
-    @pytest.mark.variants(8)
+    @pytest.mark.variants(4)
     @BOTH
     @pytest.mark.parametrize("change", [name for name in CHANGES if name not in ("tag", "optimize")])
     def test_pending_change_of_an_older_version(self, uri, library, change):
@@ -242,7 +242,7 @@ class TestBesideWriters:
         if change != "drop column":
             check(uri)
 
-    @pytest.mark.variants(8)
+    @pytest.mark.variants(4)
     @BOTH
     @pytest.mark.parametrize("change", CHANGES)
     def test_migration_of_an_older_version(self, uri, library, change):
@@ -326,6 +326,7 @@ class TestBesideWriters:
 
 
 class TestRefs:
+    @pytest.mark.variants(3)
     @pytest.mark.parametrize("change", ["update", "delete", "merge", "append", "compact", "add column"])
     def test_branch_from_before_is_promoted(self, uri, change):
         main = lance_core.dataset(uri)
@@ -498,6 +499,7 @@ def run_history(uri: str, seed: int) -> None:
     assert lance.dataset(uri).validate() is None
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_history(tmp_path, seed):
     run_history(str(tmp_path / "t.lance"), seed)

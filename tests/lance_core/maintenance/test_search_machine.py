@@ -735,6 +735,7 @@ def run(uri, seed, steps):
             raise
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_short_histories(tmp_path, seed):
     run(tmp_path / "t.lance", seed, 10)

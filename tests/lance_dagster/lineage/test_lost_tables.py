@@ -210,6 +210,7 @@ def test_undo_of_a_run_whose_tables_are_all_lost(root, how):
     check_message(root.run_job(UNDO, run_id=run, fails=True), root, uri, how)
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("report", [False, True])
 @taken_away
 def test_undo_by_the_command(home, kind, how, report):

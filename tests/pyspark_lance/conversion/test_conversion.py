@@ -333,6 +333,7 @@ def new_version(source, form, number, *files):
     place.write_text("\n".join(files))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", METADATA)
 def test_a_table_that_spark_reads_is_converted_again_once_it_has_another_version(with_jars, form, uri, lance, tmp_path):
     source, convert = tmp_path / "source", partial(pyspark_lance.convert, spark=with_jars)

@@ -127,6 +127,7 @@ def test_options_that_are_not_for_streams_of_changes(uri, options):
         ChangeQuery(uri, **options).batch()
 
 
+@pytest.mark.slow
 def test_spark_keeps_a_copy_by_merging_each_batch(spark, uri, tmp_path):
     """A real query: updates and deletes of the source reach a copy, over a restart with the same checkpoint."""
     from pyspark.sql import functions

@@ -52,6 +52,7 @@ def brute_force(table, vector):
     return [rows["id"][i].as_py() for i in np.argsort(((values - vector) ** 2).sum(axis=1))[:10]]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ"])
 def test_vectors(spark, table, kind):
     declaration = {"kind": kind, "num_partitions": 4} | ({"num_sub_vectors": 4} if kind == "IVF_PQ" else {})

@@ -125,6 +125,7 @@ def calls(spark, rows, uri):
     }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("entrance", calls(None, None, ""))
 def test_workers_that_are_killed(entrance, spark, uri):
     for part in (ROWS.slice(0, 50), ROWS.slice(50)):

@@ -41,6 +41,7 @@ def x_by_id(lance, table):
     return {row["id"]: row["x"] for row in lance.dataset(table).to_table().to_pylist()}
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("form", SELF_READS)
 def test_an_update_that_the_statement_did_not_read_stays(sql, table, lance, meanwhile, form):
     sql(SELF_READS[form].format(table=table))

@@ -326,6 +326,7 @@ def run(uri, seed, steps):
             raise
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_short_histories(tmp_path, seed):
     run(tmp_path / "t.lance", seed, 25)

@@ -65,6 +65,7 @@ READS = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.2"])
 @pytest.mark.parametrize("rows_per_file", [ROWS, 700, 90])
 def test_reads_do_not_depend_on_the_number_of_threads(tmp_path, use_threads, rows_per_file, version):
