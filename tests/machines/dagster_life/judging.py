@@ -124,6 +124,7 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         and model.lines[table][branch].own_commits()
     ]
     reasons = [] if forced else reasons_against(world, branch)
+    lost = {table: is_so for table, is_so in model.lost.get(branch, {}).items() if branch not in model.lines[table]}
     conflicts = {table: model.conflict(table, branch, world.mode(table)) for table in due}
     before = {table: world.version(table, MAIN) for table in TABLES}
     tags = {"lance/branch": branch, **({"lance/force": "true"} if forced else {})}
@@ -146,10 +147,13 @@ def promote(world: "World", branch: str, *, forced: bool, between: Callable[[], 
         changed = [table for table in due if model.lines[table][branch].fork != model.lines[table][branch].rows]
         if set(changed) - set(published):
             world.problems.append(f"{branch} was published in {published} alone, not in {changed}")
+    if published and any(lost.values()) and not is_moved:
+        world.problems.append(f"{branch} was published in {published}, though {list(lost)} were dropped with it")
     if published and "yes" in conflicts.values():
         world.problems.append(f"{branch} was published, though main has changed the same: {conflicts}")
     is_sure = (
         not reasons
+        and not lost
         and not any(line is not None and line.is_stuck for line in lines.values())
         and not was_maintained(world)
         and not has_idle_undo(world, branch)
@@ -229,6 +233,7 @@ def discard(world: "World", branch: str) -> str:
     run = run_job(world, "lance_discard", {"lance/branch": branch})
     if run.state != "succeeded":
         world.problems.append(f"{branch} was not discarded: {world.why(run)}")
+    world.model.lost.pop(branch, None)
     for table in TABLES:
         line = world.model.lines[table].pop(branch, None)
         if line is not None and not line.promoted:

@@ -180,6 +180,8 @@ class Model:
         self.compacted: set[str] = set()
         self.cleaned: set[str] = set()
         self.dropped: set[str] = set()
+        self.lost: dict[str, dict[str, bool]] = {}
+        """By branch the tables that were dropped with it, and whether an event has named the writes to it there."""
         self.is_unordered = False
         """Whether an event was recorded after that of a newer version of its line."""
         self.discarded: dict[str, list[Commit]] = {}
@@ -206,6 +208,9 @@ class Model:
         for branch, line in self.lines[table].items():
             if branch is not MAIN and not line.promoted:
                 self.discarded.setdefault(branch, []).extend(line.own_commits())
+                if line.own_commits():
+                    is_recorded = any(key[:2] == (table, branch) for key in self.recorded)
+                    self.lost.setdefault(branch, {})[table] = is_recorded
         self.lines[table] = {}
         self.results = [result for result in self.results if result.asset != table]
         self.compacted.discard(table)
