@@ -498,14 +498,15 @@ class IndexWork:
         column_type = facts.columns[declaration.column][1]
         dimensions = column_type.list_size if declaration.is_vector else 0
         parameters = declaration.choose_parameters(facts.rows, dimensions)
-        if action.action in ("extend", "merge"):  # pylance searches no segments whose parameters differ
+        is_further = action.action in ("extend", "merge")
+        if is_further:  # pylance searches no segments whose parameters differ
             parameters = dict(facts.present[action.name].parameters) or parameters
         elif (most := parameters.get("num_partitions", 1)) > declaration.least_vectors:
             count = count_vectors(snapshot, declaration.column, facts, most)
             parameters = parameters if count == most else declaration.choose_parameters(count, dimensions)
         key, segments, is_committed = str(uuid.uuid4()), list[dict[str, Any]](), False
         request = {**self._request(action), "parameters": parameters, "name": action.name, "uuid": key}
-        request["fragment_ids"] = sorted(action.fragment_ids)
+        request |= {"fragment_ids": sorted(action.fragment_ids), "is_further": is_further}
         rows = {fragment: facts.fragments[fragment] for fragment in action.fragment_ids}
         try:
             segments = build_segments(request, rows, self.child, self._builder)

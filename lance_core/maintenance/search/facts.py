@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lance_core.errors import LanceError
 from lance_core.maintenance.search.decide import IndexAction, PresentIndex, PresentSegment, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
-from lance_core.maintenance.search.old_words import SegmentHistory, find_old_words
+from lance_core.maintenance.search.old_words import SegmentHistory, find_newest_change, find_old_words
 from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
 from lance_core.schema import arrow_type_of
@@ -68,24 +68,24 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
     uncovered = [each for each in fragments if each.id in missed]
     created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each)) is not None}
-    set_again = [oldest for each in uncovered if _find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
-    present = {name: _mark_old_words(snapshot, index) for name, index in present.items()}
+    set_again = [oldest for each in uncovered if find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
+    history = SegmentHistory(snapshot)
+    present = {name: _mark_old_words(snapshot, index, history) for name, index in present.items()}
     if set_again:
-        present = {name: _raise_versions(snapshot, index, min(set_again)) for name, index in present.items()}
+        present = {name: _raise_versions(index, min(set_again), history) for name, index in present.items()}
     return replace(facts, present=present, created=created)
 
 
-def _mark_old_words(snapshot: Snapshot, index: PresentIndex) -> PresentIndex:
-    old = find_old_words(snapshot, index)
+def _mark_old_words(snapshot: Snapshot, index: PresentIndex, history: SegmentHistory) -> PresentIndex:
+    old = find_old_words(snapshot, index, history)
     segments = [replace(each, has_old_words=True) if each.uuid in old else each for each in index.segments]
     return replace(index, segments=segments) if old else index
 
 
-def _raise_versions(snapshot: Snapshot, index: PresentIndex, version: int) -> PresentIndex:
+def _raise_versions(index: PresentIndex, version: int, history: SegmentHistory) -> PresentIndex:
     """The index of words with segments that may have rows of a version: a merge by pylance keeps the lowest version."""
     if index.kind != "FTS" or all(segment.version >= version for segment in index.segments):
         return index
-    history = SegmentHistory(snapshot)
     segments = [
         replace(segment, version=max(segment.version, version))
         if history.is_made_after(segment, version, otherwise=True)
@@ -93,12 +93,6 @@ def _raise_versions(snapshot: Snapshot, index: PresentIndex, version: int) -> Pr
         for segment in index.segments
     ]
     return replace(index, segments=segments)
-
-
-def _find_newest_change(fragment: Fragment) -> int:
-    """The version in which a row of a fragment was changed last; 0 if it is not known."""
-    changes = fragment.last_updated_at_versions
-    return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
 def require_vectors(actions: Iterable[IndexAction], snapshot: Snapshot, facts: TableFacts) -> list[IndexAction]:

@@ -29,7 +29,8 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Build a segment, and return what its record in a manifest needs.
 
     Args:
-        request: With `model`, the result of `train`, the segment is a part of an index.
+        request: With `model`, the result of `train`, the segment is a part of an index; with `is_further`, it is one
+            more of the index `name`.
     """
     table, kind = _open(request), request["kind"]
     arguments = {"name": request["name"], "replace": True, "fragment_ids": request["fragment_ids"]}
@@ -39,6 +40,8 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
         arguments["metric"] = request["metric"]
     model = pickle.loads(base64.b64decode(request.get("model", _NO_MODEL)))  # noqa: S301 - from our own process
     arguments |= request["parameters"] | model
+    if kind == "FTS" and request["is_further"]:
+        arguments |= _read_stop_words(table, request["name"])
     segment = table.create_index_uncommitted(request["column"], kind, **arguments)
     if kind == "FTS" and "model" not in request:  # in stages: the segment is finished in the same folder
         segment = table.merge_existing_index_segments([segment])
@@ -121,10 +124,17 @@ def rebuild(request: Mapping[str, Any]) -> None:
 
     table = _open({**request, "version": None})
     for name, index in request["indices"].items():
-        parameters = dict(index["parameters"])
+        parameters = {**index["parameters"], **_read_stop_words(table, name)}
         if (granularity := parameters.pop("document_granularity", None)) is not None:
             parameters["document_granularity"] = DocumentGranularity[granularity.upper()]
         table.create_scalar_index(index["column"], "INVERTED", name=name, replace=True, **parameters)
+
+
+def _read_stop_words(table: Any, name: str) -> dict[str, Any]:
+    """The parameter of an index of words that its files alone have, and that its details in the manifest lack."""
+    segments = table.stats.index_stats(name)["indices"]
+    stop_words = (segment.get("params", {}).get("custom_stop_words") for segment in segments)
+    return {"custom_stop_words": next((words for words in stop_words if words is not None), None)}
 
 
 def _open(request: Mapping[str, Any]) -> Any:

@@ -22,17 +22,19 @@ from lance_core.table.rowids import decode_versions, list_versions_of_rows
 from lance_core.verbs.context.handle import Snapshot
 
 
-def find_old_words(snapshot: Snapshot, index: PresentIndex) -> frozenset[str]:
+def find_old_words(snapshot: Snapshot, index: PresentIndex, history: SegmentHistory) -> frozenset[str]:
     """The uuids of segments with old words of rows that the index has covered again.
 
     Args:
         snapshot: The version.
         index: An index of it.
+        history: The earlier versions.
     """
     if index.kind != "FTS":
         return frozenset()
-    history, old = SegmentHistory(snapshot), dict[str, PresentSegment]()
-    for fragment in snapshot.manifest.fragments:
+    old = dict[str, PresentSegment]()
+    # A segment that is in a version is in later ones: in order of changes, one manifest answers for most fragments.
+    for fragment in sorted(snapshot.manifest.fragments, key=find_newest_change):
         for covering in index.segments:
             if fragment.id in covering.fragment_ids:
                 find = _find_older if _is_without_versions(fragment) else _find_between
@@ -41,6 +43,12 @@ def find_old_words(snapshot: Snapshot, index: PresentIndex) -> frozenset[str]:
                     segments += [covering] * bool(segments)
                 old |= {each.uuid: each for each in segments}
     return frozenset(old)
+
+
+def find_newest_change(fragment: Fragment) -> int:
+    """The version in which a row of a fragment was changed last; 0 if it is not known."""
+    changes = fragment.last_updated_at_versions
+    return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
 def _is_without_versions(fragment: Fragment) -> bool:
@@ -75,8 +83,7 @@ def _find_between(
     assert fragment.last_updated_at_versions is not None
     if fragment.created_at_versions == fragment.last_updated_at_versions:
         return
-    newest = max(list_versions_of_rows(fragment.last_updated_at_versions))
-    segments = [each for each in index.segments if each.version < newest]
+    segments = [each for each in index.segments if each.version < find_newest_change(fragment)]
     if not segments:
         return
     created = decode_versions(fragment.created_at_versions)
@@ -93,7 +100,7 @@ def _find_between(
 
 
 class SegmentHistory:
-    """What manifests of earlier versions say about segments.
+    """What manifests of earlier versions say about segments; each is read once, and only if others do not say it.
 
     Args:
         snapshot: The version.
@@ -101,6 +108,7 @@ class SegmentHistory:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._store, self._manifests = snapshot.store, dict[int, Manifest | None]()
+        self._oldest_with, self._newest_without = dict[str, int](), dict[str, int]()
 
     def _find(self, version: int) -> Manifest | None:
         if version not in self._manifests:
@@ -116,9 +124,15 @@ class SegmentHistory:
             otherwise: The result if all were cleaned up.
         """
         for version in versions:
+            if version >= self._oldest_with.get(segment.uuid, version + 1):
+                return False
+            if version <= self._newest_without.get(segment.uuid, version - 1):
+                return True
             manifest = self._find(version)
             if manifest is not None:
-                return all(str(index.uuid) != segment.uuid for index in manifest.indices)
+                is_absent = all(str(index.uuid) != segment.uuid for index in manifest.indices)
+                (self._newest_without if is_absent else self._oldest_with)[segment.uuid] = version
+                return is_absent
         return otherwise
 
     def had_other_files(self, version: int, fragment: Fragment, fields: Container[int]) -> bool:
