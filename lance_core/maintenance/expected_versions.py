@@ -51,7 +51,7 @@ class ExpectedVersions(Generic[_Handle]):
 
     Attributes:
         dataset: A handle on the last of these versions, for methods that need no more than the manifest.
-        written: The version that they come after, whose files exist.
+        base: The version that they come after, whose files exist.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -68,7 +68,7 @@ class ExpectedVersions(Generic[_Handle]):
     def __init__(self, dataset: _Handle) -> None:
         """Start at the version of a handle, which itself does not move."""
         self.dataset = dataset.checkout_version(dataset.version)
-        self.written = dataset.snapshot
+        self.base = dataset.snapshot
         self._commits: list[tuple[Manifest, Transaction]] = []
         self._removed: frozenset[int] = frozenset()
         self._unwritten: set[UUID] = set()
@@ -178,7 +178,7 @@ class ExpectedVersions(Generic[_Handle]):
         store = self.dataset.snapshot.store
         plan = plan_cleanup(
             store,
-            self.written.manifest,
+            self.base.manifest,
             selectors,
             expected=[(_parse_references(manifest), made_by) for manifest, made_by in self._commits],
         )

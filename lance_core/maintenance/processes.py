@@ -19,8 +19,8 @@ def start_python(
     module: str,
     *,
     imports_from_working_folder: bool,
-    env: Mapping[str, str] | None = None,
-    stderr: IO[bytes] | None = None,
+    variables: Mapping[str, str] | None = None,
+    messages: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process that runs `main` of a module, with pipes for its input and output.
 
@@ -30,8 +30,8 @@ def start_python(
         module: The module of this library.
         imports_from_working_folder: Whether the process imports modules from the working folder where this one does,
             as code of users may be there.
-        env: Further variables of its environment.
-        stderr: Gets its messages; None for those of this process.
+        variables: Further variables of its environment.
+        messages: Gets what it writes to standard error; None for that of this process.
     """
     paths = [path for path in sys.path if path or imports_from_working_folder]
     # `-m` would warn that the package has imported the module already.
@@ -39,6 +39,6 @@ def start_python(
         [sys.executable, "-P", "-c", f"{_BEGIN}from {module} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(paths)},
+        stderr=messages,
+        env={**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join(paths)},
     )

@@ -21,6 +21,7 @@ from lance_dagster._context.jobs import defer_job
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
+from lance_dagster.tables.jobs import LostTables
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableRef, group_by_table, join_names, table_refs, table_root
 
@@ -212,7 +213,6 @@ def _publish_asset(
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
-        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
         from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
 
         branch = run_branch(facts_of(context.run, context.instance))
@@ -220,25 +220,22 @@ def _publish_asset(
         partitioned = {key for asset in assets if asset.partitions_def is not None for key in asset.keys}
         opened = [(ref, root.open_or_none(ref)) for ref in refs]
         tables = [(ref, main) for ref, main in opened if main is not None]
-        lost = [ref for ref, main in opened if main is None or not _has_branch_or_promotion(main, branch)]
-        if lost and len(lost) < len(opened):
-            places = ", ".join(root.locate(ref).uri for ref in lost)
+        without_branch = [ref for ref, main in opened if main is None or not _has_branch_or_promotion(main, branch)]
+        if without_branch and len(without_branch) < len(opened):
+            places = ", ".join(root.locate(ref).uri for ref in without_branch)
             raise dg.Failure(
-                f"the table of {join_names(lost)} has no branch {branch}, so that nothing of this run is published: if "
-                "the branch was discarded, or the table dropped or moved, re-execute all steps of the first run; leave "
-                f"assets that another IO manager stores out of the job. It was looked for at {places}"
+                f"the table of {join_names(without_branch)} has no branch {branch}, so that nothing of this run is "
+                "published: if the branch was discarded, or the table dropped or moved, re-execute all steps of the "
+                f"first run; leave assets that another IO manager stores out of the job. It was looked for at {places}"
             )
         checked_branches = _require_passed_checks(context, group_by_table(tables), branch)
         promotion.reject_conflicts(group_by_table(tables), branch, checked_branches)
-        unreported = []
+        lost = LostTables(context)
         for ref in sort_upstream_first(context, refs, lambda ref: ref.key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
-            try:
+            with lost.noting():
                 _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
-            except DatasetNotFoundError as error:  # it was dropped or renamed meanwhile: the others go on
-                unreported.append(str(error))
-        if unreported:
-            raise dg.Failure(f"branch {branch} is not published, or not reported, everywhere: {'; '.join(unreported)}")
+        lost.fail(f"branch {branch} is not published, or not reported, everywhere")
 
     publish_asset: dg.AssetsDefinition = dg.asset(
         name=f"{name}_publish",

@@ -32,7 +32,7 @@ from lance_dagster.tables.branch_policy import (
     only_branch,
 )
 from lance_dagster.tables.event_keys import DISCARDED
-from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.jobs import LostTables, TableRun, build_table_job
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.refs import (
     ChosenTables,
@@ -146,7 +146,7 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
     tables = group_by_table(sort_upstream_first(context, opened, lambda pair: pair[0].key))
     checked_branches, rejected = _pass_gates(run, gates, tables, branch, forced=forced)
     promotion.reject_conflicts(tables, branch, checked_branches)
-    done, failed = 0, []
+    done, failed, lost = 0, [], LostTables(context)
     for main, refs in tables:
         names = join_names(refs)
         try:
@@ -160,14 +160,13 @@ def _promote(run: TableRun, *, gates: Gates, discard: bool) -> None:
             continue
         for ref in refs:
             done += published is not None
-            with run.keep_going():
+            with lost.noting():
                 _report(run, ref, main, published, forced=rejected.get(main.root_uri), discard=discard)
     if failed:
         undo = f". Others were promoted: undo run {context.run.run_id} before you discard the branch" if done else ""
-        unreported = f". {'; '.join(run.lost)}" if run.lost else ""
-        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}{undo}{unreported}")
-    if run.lost:
-        raise dg.Failure(f"branch {branch} was promoted, and is not reported everywhere: {'; '.join(run.lost)}")
+        messages = ". ".join(["; ".join(failed) + undo, *lost.reasons])
+        raise dg.Failure(f"branch {branch} was not promoted everywhere: {messages}")
+    lost.fail(f"branch {branch} was promoted, and is not reported everywhere")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
 
@@ -257,16 +256,16 @@ def _discard(run: TableRun) -> None:
 
     branch, context = _find_branch_of_run(run), run.context
     candidates = list(_open_tables(run))
-    lost = explain_lost_branches(context.instance, run.root, candidates, branch)
+    lost, reasons = LostTables(context), explain_lost_branches(context.instance, run.root, candidates, branch)
     for ref, main in candidates:
-        if ref.key in lost:
-            context.log.warning("%s. From now on the branch counts as discarded there", lost[ref.key])
+        if ref.key in reasons:
+            context.log.warning("%s. From now on the branch counts as discarded there", reasons[ref.key])
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata={DISCARDED: branch}))
         elif main is None:
             context.log.info("%s: there is no table", ref.name)
         if main is None:
             continue
-        with run.keep_going():
+        with lost.noting():
             run.reject_moved([ref], main)
             written = _find_written_partitions(context.instance, ref, branch)
             discarded = discard_branch(main, branch)
@@ -276,8 +275,7 @@ def _discard(run: TableRun) -> None:
                 _report_main(run, ref, main, branch, written, location)
             if discarded:
                 _show_branches(context, ref, main)
-    if run.lost:
-        raise dg.Failure(f"branch {branch} is not discarded, or not reported, everywhere: {'; '.join(run.lost)}")
+    lost.fail(f"branch {branch} is not discarded, or not reported, everywhere")
 
 
 def _find_written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster.properties import ASSET_KEY, ERASURE, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN, NO_RETRIES, branch_source
-from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.jobs import LostTables, TableRun, build_table_job
 from lance_dagster.tables.refs import (
     ChosenTables,
     TableLike,
@@ -156,8 +156,9 @@ def _erase(run: TableRun) -> None:
     tables: dict[str, _Table] = {dataset.root_uri: (dataset, named) for dataset, named in existing}
     reports = _erase_tables(tables, where, dry_run=True, **allowed)
     stopped = {uri: report.obstacles for uri, report in reports.items() if report.obstacles}
+    lost = LostTables(context)
     for uri, (dataset, named) in tables.items():
-        with run.keep_going():
+        with lost.noting():
             sharing = assets_of_table(context, root, dataset, named)
             rows = count_rows_before_erasure(context.instance, dataset, sharing) if reports[uri].rows_deleted else {}
             if not (stopped or is_dry):
@@ -179,8 +180,7 @@ def _erase(run: TableRun) -> None:
             f"nothing was erased, because of obstacles: {'; '.join(places)}. The entry lance/erasure of the events "
             "describes them"
         )
-    if run.lost:
-        raise dg.Failure(f"rows may be left, or the erasure is not reported: {'; '.join(run.lost)}")
+    lost.fail("rows may be left, or the erasure is not reported")
     left = [] if is_dry else [join_names(tables[uri][1]) for uri, report in reports.items() if not report.proven]
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows may be left; the entry lance/erasure of the events names the places")

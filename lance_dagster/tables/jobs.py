@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -17,6 +17,38 @@ if TYPE_CHECKING:
     import lance_core
 
 
+class LostTables:
+    """Notes tables that were dropped or renamed while a run worked, which goes on with the others before it fails.
+
+    Args:
+        context: The step, whose log gets the errors.
+    """
+
+    def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext) -> None:
+        self._context = context
+        self.reasons: list[str] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note the error of a table that was dropped or renamed, which ends the block."""
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+        try:
+            yield
+        except DatasetNotFoundError as error:
+            self._context.log.exception("a table was dropped or renamed meanwhile")
+            self.reasons.append(str(error))
+
+    def fail(self, consequence: str) -> None:
+        """Fail if there are any.
+
+        Raises:
+            Failure: A table was dropped or renamed; the message begins with what that means for the run.
+        """
+        if self.reasons:
+            raise dg.Failure(f"{consequence}: {'; '.join(self.reasons)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
     """A run of a job on tables.
@@ -26,25 +58,12 @@ class TableRun:
         root: The root of the tables.
         refs: All tables of the job.
         config: The configuration of the run.
-        lost: Why tables were left as they were, or their changes have no events.
     """
 
     context: dg.OpExecutionContext
     root: TableRoot
     refs: Sequence[TableRef]
     config: Any
-    lost: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def keep_going(self) -> Iterator[None]:
-        """Note that a table was dropped or renamed meanwhile, so that the run works on the others before it fails."""
-        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
-
-        try:
-            yield
-        except DatasetNotFoundError as error:
-            self.context.log.exception("a table was dropped or renamed meanwhile")
-            self.lost.append(str(error))
 
     def chosen_refs(self) -> Iterator[TableRef]:
         """The tables that the configuration chooses, each with the metadata of its definition; see `chosen_refs`."""

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from lance_dagster.tables.branch_policy import BRANCH_TAG, NO_RETRIES, PUBLISHES_TAG
 from lance_dagster.tables.event_keys import UNDO_ENTRY
-from lance_dagster.tables.jobs import TableRun, build_table_job
+from lance_dagster.tables.jobs import LostTables, TableRun, build_table_job
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, group_by_table, is_tagged, join_names
 from lance_dagster.tables.write_events import read_write_events_of_run
 
@@ -155,13 +155,13 @@ def _commit(run: TableRun, planned: Sequence[_Planned], run_id: str) -> None:
     Raises:
         Failure: A table was dropped or renamed meanwhile; the others are undone.
     """
+    lost = LostTables(run.context)
     for work in planned:
-        with run.keep_going():
+        with lost.noting():
             if work.plan is not None:
                 run.reject_moved(work.refs, work.plan.dataset)
-            _report(run, work, run_id)
-    if run.lost:
-        raise dg.Failure(f"run {run_id} is not undone, or not reported, everywhere: {'; '.join(run.lost)}")
+            _report(run, work, run_id, lost)
+    lost.fail(f"run {run_id} is not undone, or not reported, everywhere")
 
 
 def _plan(tables: Sequence[tuple[TableRef, Any]], run_id: str, only: str | None) -> tuple[list[_Planned], list[str]]:
@@ -229,7 +229,7 @@ def _planned(refs: Sequence[TableRef], versions: "Sequence[TableVersion]", **fac
     return _Planned(refs=reported, other_refs=[ref for ref in refs if ref not in reported], **facts)
 
 
-def _report(run: TableRun, planned: _Planned, run_id: str) -> None:
+def _report(run: TableRun, planned: _Planned, run_id: str, lost: LostTables) -> None:
     from lance_dagster.events.reporting import build_observation, log_events  # noqa: PLC0415 - heavy imports
     from lance_dagster.undo.events import report_earlier_undo, report_undo  # noqa: PLC0415 - heavy imports
 
@@ -243,7 +243,7 @@ def _report(run: TableRun, planned: _Planned, run_id: str) -> None:
     assert dataset is not None
     is_reported = undone is not None
     for ref in planned.refs:
-        with run.keep_going():
+        with lost.noting():
             location = root.locate_changed(ref, dataset)
             if planned.plan is not None and undone is not None:
                 report = report_undo(context.instance, ref, planned.plan, undone)
@@ -252,6 +252,6 @@ def _report(run: TableRun, planned: _Planned, run_id: str) -> None:
             is_reported = log_events(context, root, report, location) or is_reported
     if planned.branch is None and is_reported:
         for ref in planned.other_refs:
-            with run.keep_going():
+            with lost.noting():
                 latest = dataset.checkout_version((None, None))
                 context.log_event(build_observation(root, ref, latest, {UNDO_ENTRY: run_id}))

@@ -143,8 +143,8 @@ class _Erasure:
             "tags moved": len(self.tags_moved) + len(self.readers_released),
             "files removed": self.files_removed,
         }
-        done = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
-        return DatasetNotFoundError(f"{error}. Before that, the erasure had done a part: {done}") if done else error
+        part = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+        return DatasetNotFoundError(f"{error}. Before that, the erasure had done a part: {part}") if part else error
 
     @property
     def table(self) -> TableRefs:

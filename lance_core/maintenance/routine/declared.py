@@ -131,7 +131,7 @@ def survey_declared(
     records: Mapping[str, IndexRecord] | None = None,
     *,
     waits: bool = True,
-    written: Snapshot | None = None,
+    base: Snapshot | None = None,
 ) -> DeclaredIndices | None:
     """What is due for the declared indices of a version; None without declarations.
 
@@ -140,7 +140,7 @@ def survey_declared(
         policy: The policy for the table.
         records: The records; None for those of the version.
         waits: Whether what has failed is due later; otherwise it is due at once.
-        written: For a version that a dry run expects, one with the same values, whose files exist.
+        base: For a version that a dry run expects, one with the same values, whose files exist.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -163,7 +163,7 @@ def survey_declared(
     )
     if not policy.refresh_indices:
         actions = [action for action in actions if action.action not in ("extend", "merge")]
-    actions = require_vectors(actions, written or dataset.snapshot, facts)
+    actions = require_vectors(actions, base or dataset.snapshot, facts)
     return DeclaredIndices(facts, actions, {find_name(each, facts, declarations): each for each in declarations})
 
 
@@ -242,7 +242,7 @@ def run_early_actions(
 def expect_early_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_early_actions`."""
     policy = report.plan.policy
-    declared = survey_declared(expected.dataset, policy, written=expected.written)
+    declared = survey_declared(expected.dataset, policy, base=expected.base)
     if declared is None:
         return report
     for action in find_early_actions(declared, policy, merges=report.plan.segments_first == "merge"):
@@ -252,7 +252,7 @@ def expect_early_actions(expected: ExpectedVersions[Handle], report: Maintenance
 
 def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
     """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
-    declared = survey_declared(expected.dataset, report.plan.policy, written=expected.written)
+    declared = survey_declared(expected.dataset, report.plan.policy, base=expected.base)
     if declared is None:
         return report
     for action in declared.due:

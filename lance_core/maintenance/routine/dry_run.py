@@ -91,7 +91,7 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     zone_maps = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
-    declared = survey_declared(expected.dataset, plan.policy, written=expected.written)
+    declared = survey_declared(expected.dataset, plan.policy, base=expected.base)
     due = find_stale_indices(measure(expected.dataset, plan.policy), plan.policy, declared)
     if due:
         refreshed = count_expected_extensions(expected, due)

@@ -20,7 +20,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
-from lance_core.maintenance.search.cover import describe_rebuilds, find_uncovered_indices
+from lance_core.maintenance.search.cover import find_uncovered_indices, run_extension
 from lance_core.maintenance.search.decide import IndexAction
 from lance_core.maintenance.search.facts import find_pylance
 from lance_core.verbs.context.handle import Handle
@@ -157,12 +157,8 @@ def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str |
     """
     if find_pylance() is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
-    request = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
     try:
-        if find_uncovered_indices(dataset.snapshot).get(name) == "rebuild":
-            child.run("rebuild", {**request, "indices": describe_rebuilds(dataset.snapshot, [name])})
-        else:
-            child.run("extend", {**request, "names": [name]})
+        run_extension(dataset, [name], find_uncovered_indices(dataset.snapshot).get(name, "segment"), child)
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
     return None

@@ -84,8 +84,8 @@ def maintain(
 
     report = _maintain_surveyed(report, newest, rewriter, index_builder, transaction_properties)
     if report.was_dropped:
-        done = f", which was {report.outcome}: {report.reason}" if report.outcome != "absent" else ""
-        raise DatasetNotFoundError(f"{dataset.uri}: the dataset was dropped during its maintenance{done}")
+        outcome = f", which was {report.outcome}: {report.reason}" if report.outcome != "absent" else ""
+        raise DatasetNotFoundError(f"{dataset.uri}: the dataset was dropped during its maintenance{outcome}")
     _reject_failures([report])
     return report
 

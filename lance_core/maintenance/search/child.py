@@ -108,8 +108,8 @@ class ChildProcess:
             self._process = start_python(
                 __name__,
                 imports_from_working_folder=False,
-                env={"LANCE_LOG": os.environ.get("LANCE_LOG", "error"), "TMPDIR": str(self._folder.path)},
-                stderr=self._messages,
+                variables={"LANCE_LOG": os.environ.get("LANCE_LOG", "error"), "TMPDIR": str(self._folder.path)},
+                messages=self._messages,
             )
         return self._process
 

@@ -165,15 +165,11 @@ def _extend_by_pylance(
     dataset: Handle, due: Mapping[str, str], errors: dict[str, Exception], child: ChildProcess
 ) -> None:
     """Extend indices together, and each alone if that fails; those that fail alone get their errors."""
-    common = {"uri": dataset.uri, "options": dict(dataset.snapshot.options)}
     for how in ("segment", "rebuild"):
         names = [name for name, by in due.items() if by == how]
         for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
             try:
-                if how == "rebuild":
-                    child.run("rebuild", {**common, "indices": describe_rebuilds(dataset.snapshot, some)})
-                else:
-                    child.run("extend", {**common, "names": some, "arguments": {"num_indices_to_merge": 0}})
+                run_extension(dataset, some, how, child, num_indices_to_merge=0)
             except ChildFailedError as error:
                 errors |= dict.fromkeys(some, error)
             else:
@@ -183,16 +179,28 @@ def _extend_by_pylance(
                     break
 
 
-def describe_rebuilds(snapshot: Snapshot, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By name the column and parameters by which pylance builds an index of words again.
+def run_extension(dataset: Handle, names: Sequence[str], how: str, child: ChildProcess, **arguments: int) -> None:
+    """Let pylance extend indices, or build indices of words again by the parameters that they have.
 
     Args:
-        snapshot: The version.
+        dataset: The table.
         names: The indices.
+        how: What covers them, as `find_uncovered_indices` says.
+        child: The process.
+        **arguments: Those of pylance's `optimize_indices`.
+
+    Raises:
+        ChildFailedError: The process has failed.
     """
+    snapshot = dataset.snapshot
+    request: dict[str, Any] = {"uri": dataset.uri, "options": dict(snapshot.options)}
+    if how != "rebuild":
+        child.run("extend", {**request, "names": names, "arguments": arguments})
+        return
     present = read_facts(snapshot, ()).present
     columns = {node.id: ".".join(path) for path, node in snapshot.manifest.schema.walk_paths()}
-    return {
+    indices = {
         name: {"column": columns[present[name].field_ids[0]], "parameters": dict(present[name].parameters)}
         for name in names
     }
+    child.run("rebuild", {**request, "indices": indices})

@@ -253,11 +253,7 @@ def _parse_declaration(column: object, entry: object) -> IndexDeclaration:
         checked["metric"] = _check_metric(where, kind, checked.get("metric", "l2"))
         checked.setdefault("min_rows", _EARLY_ROWS)
     declaration = IndexDeclaration(column=column, kind=kind, parameters=build, **checked)
-    return (
-        replace(declaration, min_rows=max(declaration.min_rows, declaration.least_vectors))
-        if is_vector
-        else declaration
-    )
+    return replace(declaration, min_rows=max(declaration.min_rows, declaration.least_vectors))
 
 
 def _in_place(where: str, check: Callable[..., object], *arguments: object) -> None:

@@ -115,7 +115,7 @@ def extend(request: Mapping[str, Any]) -> None:
     The segments of an index on vectors share their training, without which pylance merges no segments.
     """
     table = _open({**request, "version": None})
-    table.optimize.optimize_indices(index_names=request["names"], **request.get("arguments", {}))
+    table.optimize.optimize_indices(index_names=request["names"], **request["arguments"])
 
 
 def rebuild(request: Mapping[str, Any]) -> None:

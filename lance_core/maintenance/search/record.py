@@ -74,14 +74,10 @@ def read_records(config: Mapping[str, str]) -> dict[str, IndexRecord]:
 
 def _is_well_formed(record: IndexRecord) -> bool:
     """Whether the values of a record are of the types by which maintenance decides."""
-    types = [
-        *((value, dict) for value in (record.build, record.parameters)),
-        *((value, dict | None) for value in (record.recall, record.failure)),
-        (record.trained_rows, int),
-    ]
-    if not all(isinstance(value, kind) for value, kind in types):
-        return False
     failure, recall = record.failure, record.recall
+    types = [(record.build, dict), (record.parameters, dict), (record.trained_rows, int)]
+    if not all(isinstance(value, kind) for value, kind in [*types, (recall, dict | None), (failure, dict | None)]):
+        return False
     if recall is not None and not recall.keys() >= _RECALL_FIELDS:
         return False
     if failure is None:

@@ -27,9 +27,8 @@ class TemporaryFolder:
     """
 
     def __init__(self) -> None:
-        parent = Path(
-            os.environ.get("TMPDIR") or tempfile.gettempdir()
-        )  # without TMPDIR: Python would take another one
+        # Python would take another folder where that of TMPDIR does not exist.
+        parent = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
         _remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         self._lock = _lock(self.path)
