@@ -226,9 +226,9 @@ def orders():
     return pa.table({"n": [1, 2]})
 
 
-@pytest.mark.parametrize("kind", ["erasure", "undo", "promotion"])
+@pytest.mark.parametrize("kind", ["erasure", "undo", "promotion", "discard"])
 def test_jobs_that_survey_first_change_no_table_that_is_another_one_s_since(lake, spaces, kind):
-    tags = {"lance/branch": "b"} if kind == "promotion" else {}
+    tags = {"lance/branch": "b"} if kind in ("promotion", "discard") else {}
     tagged = {"branching": BranchPolicy.from_tag("lance/branch")}
     lake.run(orders)
     run_id = lake.run(orders, tags=tags, **tagged).run_id
@@ -238,6 +238,7 @@ def test_jobs_that_survey_first_change_no_table_that_is_another_one_s_since(lake
         "erasure": (build_erasure_job([orders]), {"where": {"plain": "n = 1"}}),
         "undo": (build_undo_job([orders]), {"run_id": run_id}),
         "promotion": (build_branch_jobs([orders])[0], {}),
+        "discard": (build_branch_jobs([orders])[1], {}),
     }[kind]
     space = {"impl": "tests.interop.namespaces.FleetingNamespace", "root": spaces.root}
     manager = LanceIOManager(root_uri=f"{lake.root}_ops", namespace=space, **tagged)
@@ -250,6 +251,7 @@ def test_jobs_that_survey_first_change_no_table_that_is_another_one_s_since(lake
     )
     assert "is no longer the table of asset shop/orders" in errors(result)
     assert before == [lance.dataset(location).version, lance.dataset(location).count_rows()]
+    assert set(lance.dataset(location).branches.list()) == ({"b"} if tags else set())
     assert not [event for event in result.all_events if event.is_step_materialization or event.is_asset_observation]
 
 
