@@ -94,7 +94,7 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     declared = survey_declared(expected.dataset, plan.policy, base=expected.base)
     due = find_stale_indices(measure(expected.dataset, plan.policy), plan.policy, declared)
     if due:
-        refreshed = count_expected_extensions(expected, due)
+        refreshed = count_expected_extensions(expected, dict.fromkeys(due))
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
     report = expect_due_actions(expected, report)
     if plan.files_to_move:

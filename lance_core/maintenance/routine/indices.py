@@ -3,27 +3,28 @@
 lance_core extends the kinds that it can build; pylance, if it is installed, extends other kinds (vectors, words).
 
 If a table has an index of another kind, each segment of an index must cover all fragments that are merged, or none of
-them. If an extension allows more fragments to be merged, the indices are extended before the rewrites are committed;
-otherwise a second run would have to merge these fragments.
+them. If an extension, or a merge of segments, allows more fragments to be merged, it is done before the rewrites are
+committed; otherwise these fragments would stay apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
+from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.cover import find_uncovered_indices, run_extension
-from lance_core.maintenance.search.decide import IndexAction
-from lance_core.maintenance.search.facts import find_pylance
-from lance_core.verbs.context.handle import Handle
+from lance_core.maintenance.search.decide import IndexAction, choose_segments_to_merge
+from lance_core.maintenance.search.facts import find_pylance, read_facts
+from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.inspect.indices import describe_indices
 
@@ -57,7 +58,7 @@ def choose_due_rewrites(
     dataset: Handle,
     tasks: list[CompactionTask],
     options: Mapping[str, Any],
-    names: Sequence[str],
+    numbers: Mapping[str, int | None],
     actions: Sequence[IndexAction] = (),
 ) -> tuple[list[CompactionTask], bool]:
     """The rewrites that are due, and whether indices are to be extended before their commit.
@@ -66,11 +67,11 @@ def choose_due_rewrites(
         dataset: The table.
         tasks: The rewrites that the indices allow without extension.
         options: Options of the compaction.
-        names: The indices that do not cover all rows, and can be extended here.
+        numbers: How many of the last segments of indices are merged with the rows that they miss; None for the default.
         actions: The extensions and merges of declared indices.
     """
     expected = ExpectedVersions(dataset)
-    count_expected_extensions(expected, names)
+    count_expected_extensions(expected, numbers)
     for action in actions:
         expected.replace_segments(action.name, action.fragment_ids, action.replaced)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
@@ -85,48 +86,70 @@ def count_saved_fragments(tasks: Sequence[CompactionTask]) -> int:
     return sum(len(task.raw) - 1 for task in tasks)
 
 
-def count_expected_extensions(expected: ExpectedVersions[Handle], names: Sequence[str]) -> int:
+def count_segments_to_merge(snapshot: Snapshot, left_out: Collection[str]) -> dict[str, int]:
+    """How many of the last segments of indices are merged so that they keep no fragments apart.
+
+    Args:
+        snapshot: The version.
+        left_out: Names of indices that are merged by themselves.
+
+    Returns:
+        The numbers by the names of the indices of which a segment is merged with another one, or with missed rows.
+    """
+    manifest, facts = snapshot.manifest, read_facts(snapshot, ())
+    if find_pylance() is None:
+        left_out = {*left_out, *(each.name for each in manifest.indices if not is_supported(each, manifest.schema))}
+    numbers = {}
+    for name, index in facts.present.items():
+        missed_rows = facts.count_missed_rows(index)
+        number = len(choose_segments_to_merge(index, missed_rows))
+        if name not in left_out and number and number + bool(missed_rows) > 1:
+            numbers[name] = number
+    return numbers
+
+
+def count_expected_extensions(expected: ExpectedVersions[Handle], numbers: Mapping[str, int | None]) -> int:
     """The number of indices that `extend_indices` would extend; nothing is written.
 
     Args:
         expected: The expected versions, to which those of the extensions are added.
-        names: The indices.
+        numbers: How many of the last segments of indices are merged with the rows that they miss; None for the default.
     """
     done = 0
-    for name in names:
-        if expected.optimize_index(name):
+    for name, number in numbers.items():
+        if expected.optimize_index(name, number):
             done += 1
         elif find_pylance() is not None:
-            expected.extend_by_pylance(name)
+            expected.extend_by_pylance(name, number)
             done += 1
     return done
 
 
 def extend_indices(
-    dataset: Handle, names: Sequence[str], properties: Mapping[str, str], policy: MaintenancePolicy
+    dataset: Handle, numbers: Mapping[str, int | None], properties: Mapping[str, str], policy: MaintenancePolicy
 ) -> Extension:
     """Extend indices to the rows that they do not cover.
 
     Args:
         dataset: The table; it moves to the newest version.
-        names: The indices.
+        numbers: How many of the last segments of indices are merged with these rows; None for the default.
         properties: Transaction properties.
         policy: The policy, with the limits of the process in which pylance extends indices.
     """
     with closing(ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)) as child:
-        return _extend_indices(dataset, names, properties, child)
+        return _extend_indices(dataset, numbers, properties, child)
 
 
 def _extend_indices(
-    dataset: Handle, names: Sequence[str], properties: Mapping[str, str], child: ChildProcess
+    dataset: Handle, numbers: Mapping[str, int | None], properties: Mapping[str, str], child: ChildProcess
 ) -> Extension:
-    done, before = Extension(), _find_vector_segments(dataset, names)
-    for name in names:
+    done, before = Extension(), _find_vector_segments(dataset, numbers)
+    for name, number in numbers.items():
         problem = None
         try:
-            optimize_indices(dataset.snapshot, index_names=[name], properties=properties)
+            optimize_indices(dataset.snapshot, num_indices_to_merge=number, index_names=[name], properties=properties)
         except UnsupportedError as error:
-            reason = _extend_by_pylance(dataset, name, child)
+            reason = _extend_by_pylance(dataset, name, number, child)
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
         except CommitConflictError as error:
             done.lost += 1
@@ -139,17 +162,17 @@ def _extend_indices(
             done.refreshed += 1
         else:
             done.problems.append(problem)
-    done.are_joined = not before <= _find_vector_segments(dataset, names)
+    done.are_joined = not before <= _find_vector_segments(dataset, numbers)
     return done
 
 
-def _find_vector_segments(dataset: Handle, names: Sequence[str]) -> set[str]:
+def _find_vector_segments(dataset: Handle, names: Collection[str]) -> set[str]:
     """The segments of the vector indices among some indices."""
     indices = (index for index in describe_indices(dataset.snapshot) if index.name in names)
     return {str(segment.uuid) for index in indices if "IVF" in index.index_type for segment in index.segments}
 
 
-def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str | None:
+def _extend_by_pylance(dataset: Handle, name: str, number: int | None, child: ChildProcess) -> str | None:
     """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
 
     Returns:
@@ -158,7 +181,8 @@ def _extend_by_pylance(dataset: Handle, name: str, child: ChildProcess) -> str |
     if find_pylance() is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
     try:
-        run_extension(dataset, [name], find_uncovered_indices(dataset.snapshot).get(name, "segment"), child)
+        how = find_uncovered_indices(dataset.snapshot).get(name, "segment")
+        run_extension(dataset, [name], how, child, **({} if number is None else {"num_indices_to_merge": number}))
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
     return None

@@ -61,8 +61,8 @@ class MaintenancePlan:
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
         indices_left: The indices that do not cover all rows, and that cannot be extended here.
         indices_missing: The declared indices that cannot be built or kept here, as pylance is not installed.
-        indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that an
-            index covers with fragments that it does not cover.
+        indices_first: The indices to extend before rewrites are committed, because the rewrites merge fragments that
+            segments keep apart; each with the number of its last segments that are merged, None for the default.
         segments_first: What is done with the segments of declared indices before rewrites are committed: "merge",
             "extend", or None.
         row_ids_due: Whether the table gets stable row ids.
@@ -91,7 +91,7 @@ class MaintenancePlan:
     indices_due: bool = False
     indices_left: Sequence[str] = ()
     indices_missing: Sequence[str] = ()
-    indices_first: Sequence[str] = ()
+    indices_first: Mapping[str, int | None] = field(default_factory=dict)
     segments_first: str | None = None
     row_ids_due: bool = False
     expire_before: datetime | None = None

@@ -385,7 +385,7 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
     declared = survey_declared(dataset, plan.policy)
     due = find_stale_indices(measure(dataset, plan.policy), plan.policy, declared)
     if due:
-        done = extend_indices(dataset, due, context.properties, plan.policy)
+        done = extend_indices(dataset, dict.fromkeys(due), context.properties, plan.policy)
         are_joined = done.are_joined
         report = report.plus(lost=done.lost, indices_refreshed=done.refreshed, indices_not_refreshed=len(done.problems))
         for failure in done.failures:

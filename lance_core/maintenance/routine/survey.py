@@ -29,7 +29,12 @@ from lance_core.maintenance.routine.declared import (
     survey_declared,
 )
 from lance_core.maintenance.routine.health import measure
-from lance_core.maintenance.routine.indices import choose_due_rewrites, count_saved_fragments, is_extended_here
+from lance_core.maintenance.routine.indices import (
+    choose_due_rewrites,
+    count_saved_fragments,
+    count_segments_to_merge,
+    is_extended_here,
+)
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.routine.report import MaintenancePlan, MaintenanceReport
 from lance_core.maintenance.zone_maps import columns_without_zone_map
@@ -103,7 +108,7 @@ def survey_table(
     if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
         tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
     if row_ids_due and not policy.dry_run:  # rewrites of rows without stable row ids could not be committed afterwards
-        tasks, first, segments_first = [], [], None
+        tasks, first, segments_first = [], {}, None
     plan = MaintenancePlan(
         table=dataset.uri if table is None else table,
         uri=dataset.uri,
@@ -140,18 +145,28 @@ def _choose_rewrites(
     due: list[str],
     policy: MaintenancePolicy,
     declared: DeclaredIndices | None,
-) -> tuple[list[CompactionTask], list[str], str | None]:
-    """The rewrites that are due, the indices to extend before their commit, and what is done to segments before.
+) -> tuple[list[CompactionTask], dict[str, int | None], str | None]:
+    """The rewrites that are due, and what is done to indices before their commit.
 
-    Segments of declared indices are merged only if more fragments can be merged then.
+    Segments are merged, and not extended alone, only if more fragments can be merged then.
+
+    Returns:
+        The rewrites; how many segments of lance_core's indices, and of undeclared ones, are merged with the rows that
+        they miss, None for the default of the library that extends them; and whether segments of declared indices of
+        pylance are extended or merged.
     """
+    chosen: tuple[list[CompactionTask], dict[str, int | None], str | None] = tasks, {}, None
     for what in ("extend", "merge"):
-        early = [] if declared is None else find_early_actions(declared, policy, merges=what == "merge")
-        if due or early:
-            later, is_first = choose_due_rewrites(dataset, tasks, options, due, early)
-            if is_first and (what == "extend" or count_saved_fragments(later) > count_saved_fragments(tasks)):
-                return later, due, what if early else None
-    return tasks, [], None
+        merges, numbers = what == "merge", dict[str, int | None].fromkeys(due)
+        early = [] if declared is None else find_early_actions(declared, policy, merges=merges)
+        if merges and policy.refresh_indices:
+            own_actions = [] if declared is None else [n for n, each in declared.names.items() if each.needs_pylance]
+            numbers |= count_segments_to_merge(dataset.snapshot, own_actions)
+        if numbers or early:
+            later, is_first = choose_due_rewrites(dataset, tasks, options, numbers, early)
+            if is_first and (not merges or count_saved_fragments(later) > count_saved_fragments(chosen[0])):
+                chosen = later, numbers, what if early else None
+    return chosen
 
 
 def _keep_namespace_readable(dataset: Handle, policy: MaintenancePolicy) -> MaintenancePolicy:

@@ -373,8 +373,9 @@ def _explaining_lost_file(target: WriteTarget) -> Iterator[None]:
         if target.base_id is None:
             reject_dropped_dataset(target.store)
         raise IncompatibleConflictError(
-            f"{target.store.root}: a file was deleted while new rows were written to it, as the dataset was dropped "
-            "and made again meanwhile. None of the rows is there: open it again and write them again"
+            f"{target.store.root}: a file was deleted while new rows were written to it, by a cleanup with "
+            "delete_unverified, or as the dataset was dropped and made again meanwhile. None of the rows is there: "
+            "open it again and write them again"
         ) from error
 
 

@@ -79,7 +79,7 @@ def optimize_indices(
 
 
 def expected_changes(
-    snapshot: Snapshot, index_names: Collection[str] | None, unwritten: Collection[UUID] = ()
+    snapshot: Snapshot, index_names: Collection[str] | None, unwritten: Collection[UUID] = (), num_merged: int = 1
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
     """The segments that `optimize_indices` would write and remove; nothing is written, and the new ones have no files.
 
@@ -88,6 +88,7 @@ def expected_changes(
         index_names: Names of the indices; None for all that this library can build.
         unwritten: Ids of segments that an earlier call returned: without files, they count as if they had entries for
             the fragments that they cover.
+        num_merged: How many of the last segments are merged.
 
     Raises:
         NotFoundError: An index of `index_names` does not exist.
@@ -95,7 +96,7 @@ def expected_changes(
     """
     new, dropped = list[IndexMetadata](), list[IndexMetadata]()
     for group in _group_segments(snapshot.manifest, index_names):
-        choice = _SegmentChoice(snapshot, group, unwritten).merging(1)
+        choice = _SegmentChoice(snapshot, group, unwritten).merging(num_merged)
         if choice is None:
             continue
         for covered in [*(fragments for _, fragments in choice.left), choice.covered]:

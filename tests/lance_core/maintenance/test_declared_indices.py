@@ -302,6 +302,36 @@ class TestBuilding:
         assert {action for _, action in work(maintain(table, policy))} == {"merge", "measure"}
         assert maintain(table, policy).outcome == "healthy"
 
+    @pytest.mark.variants(2)
+    @pytest.mark.parametrize("stable", [False, True])
+    @pytest.mark.parametrize("columns", [["v", "t", "id"], ["v"], ["t"], ["id"]], ids=str)
+    @pytest.mark.parametrize("is_declared", [True, False])
+    def test_segments_of_covered_rows_keep_no_fragments_apart(self, tmp_path, is_declared, columns, stable):
+        policy = MaintenancePolicy(indices={name: {**SEARCH, "id": "BTREE"}[name] for name in columns})
+        table = fill(tmp_path / "t.lance", enable_stable_row_ids=stable)
+        if not stable:  # as an earlier run of maintenance does for vectors and words
+            table.update_config({"lance.compaction.defer_index_remap": "true"})
+        maintain(table, policy)
+        policy = policy if is_declared else MaintenancePolicy()
+        for start in (300, 320, 340):
+            fill(tmp_path / "t.lance", start, 20)
+            assert not cover_rows(table).problems
+        dry = maintain(table, policy, dry_run=True)
+        report = maintain(table, policy)
+        assert len(table.get_fragments()) == dry.after.fragments == (1 if columns == ["id"] and stable else 2)
+        assert (report.outcome, report.done["fragments_removed"]) == ("done", dry.done["fragments_removed"])
+        again = maintain(table, policy)
+        assert (again.outcome, again.indices) == ("healthy", ())
+        assert {index.covered for index in states(table).values()} == {1.0}
+        check_searches(table.uri)
+        for reader in (table, pylance.dataset(table.uri)):
+            assert reader.to_table(columns=["id"], filter="id in (5, 299, 300, 359)")["id"].to_pylist() == [
+                5,
+                299,
+                300,
+                359,
+            ]
+
     @pytest.mark.parametrize("moves", [False, True])
     def test_old_words_of_a_fragment_that_came_later_are_not_found(self, tmp_path, moves):
         """pylance's merged segment keeps the version of its oldest part."""

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.machines.dagster_life.actions import (
@@ -185,8 +186,10 @@ def replay_arguments(seed: int, steps: list[int]) -> str:
     return f"--seed {seed} --steps {','.join(map(str, steps))}"
 
 
-def report(seed: int, steps: list[int]) -> None:
+def report(seed: int, steps: list[int], first_problems: Sequence[str]) -> None:
+    """Print what a seed finds by these steps, or if they find nothing when played again, what it found at first."""
     done, problems, _ = play(seed, steps)
+    problems = problems or [f"(not again by fewer steps) {problem}" for problem in first_problems]
     print(draw_config(seed))
     print("\n".join(done))
     print("\n".join(f"  differs: {problem}" for problem in problems))
@@ -197,7 +200,8 @@ def find(seed: int, steps: list[int], *, patience_s: float = 60) -> bool:
     """Play a seed; print what it finds."""
     _, problems, last = play(seed, steps)
     if problems:
-        report(seed, shrink(seed, [step for step in steps if step <= last], time.monotonic() + patience_s))
+        fewer = shrink(seed, [step for step in steps if step <= last], time.monotonic() + patience_s)
+        report(seed, fewer, problems)
     return bool(problems)
 
 
@@ -226,7 +230,7 @@ def main() -> None:
     if arguments.seed is not None:
         steps = [int(step) for step in arguments.steps.split(",")] if arguments.steps else list(range(STEPS))
         if arguments.steps:
-            report(arguments.seed, steps)
+            report(arguments.seed, steps, ())
             sys.exit(bool(play(arguments.seed, steps)[1]))
         sys.exit(find(arguments.seed, steps, patience_s=arguments.patience))
     if arguments.killed is not None:

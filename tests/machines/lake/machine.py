@@ -356,7 +356,10 @@ class Machine(References):
             )
 
         outcome = self.attempt(work)
-        if outcome.error is not None and not isinstance(outcome.error, ObjectNotFoundError | StoreError):
+        names_cause = "by a cleanup with delete_unverified" in str(outcome.error)
+        if outcome.error is not None and not (
+            names_cause or isinstance(outcome.error, ObjectNotFoundError | StoreError)
+        ):
             raise FindingError(f"a write whose files were deleted ends in {outcome.error!r}") from outcome.error
         self.settle_rows(table, branch, [(Change("append", lambda _: None, lambda old: {**old, **rows}), outcome)])
         return None
