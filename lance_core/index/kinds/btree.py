@@ -141,8 +141,14 @@ class BTree:
         return self.pages.find_possible_zones(test, truth=truth)
 
     def of_fragments(self, view: View, chosen: Bools) -> BTree:
-        """The part about some fragments."""
+        """The part about some fragments.
+
+        Raises:
+            CorruptFileError: The entries are not in order, or contradict the fragments.
+        """
         values, ids = self.read_all()
+        check_page_rows(values, self.pages.lows, self.pages.highs, self.page_rows)
+        self._check_entries(view, chosen)
         if self.by_id and view.has_row_ids:
             row_ids = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
             in_fragments = np.isin(ids, np.concatenate(row_ids)) if row_ids else np.zeros(len(ids), np.bool_)

@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -27,6 +27,8 @@ from lance_core.table.reuse import without_moved
 
 Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
 """(index) -> the store of its files, and the prefix of their keys."""
+
+_Result = TypeVar("_Result")
 
 INDEX_CACHE_BYTES: Final = 256 * 1024 * 1024
 
@@ -137,10 +139,14 @@ class IndexReader:
 
     def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
         """Read a segment; None, with a warning, if it cannot be read or is known to be wrong."""
+        return self.try_use(index, kind, lambda content: content)
+
+    def try_use(self, index: IndexMetadata, kind: pa.DataType, use: Callable[[Content], _Result]) -> _Result | None:
+        """Read a segment, and what a function reads of its entries; None, with a warning, if that cannot be read."""
         if index.uuid in self.cache.distrusted:
             return None
         try:
-            return self.read(index, kind)
+            return use(self.read(index, kind))
         except (LanceError, pa.ArrowException, OverflowError) as error:
             self.cache.warn(index, str(error))
             return None

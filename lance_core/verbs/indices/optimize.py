@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +17,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.index.derived_zones import Replaced, derive_zones
-from lance_core.index.kinds.registry import KINDS, Kind, is_supported
+from lance_core.index.kinds.registry import KINDS, Content, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import U64s, View
 from lance_core.index.selection.candidates import view_of
@@ -237,9 +238,12 @@ class _SegmentChoice:
         """Whether a segment may have entries of some fragments."""
         if index.uuid in self.unwritten:
             return bool((index.covered_fragments() or BitMap()) & fragments)
-        content = self.snapshot.indices.try_read(index, self.field.type)
-        content_fragments = fragments if content is None else content.fragments()
-        return content_fragments is None or bool(content_fragments & fragments)
+
+        def has_entries(content: Content) -> bool:
+            content_fragments = content.fragments()
+            return content_fragments is None or not fragments.isdisjoint(content_fragments)
+
+        return self.snapshot.indices.try_use(index, self.field.type, has_entries) is not False
 
 
 @dataclass(slots=True)
@@ -299,16 +303,15 @@ class _Optimizer:
         """The entries of segments that are still valid, and their fragments; each fragment's entries are taken once."""
         snapshot, contents, merged_fragments = self.files.snapshot, list[Any](), BitMap()
         for segment in merged:
-            content = snapshot.indices.try_read(segment, self._field.type)
-            if content is None or (view.has_row_ids and segment.kind == "BTree" and segment.holds_row_ids):
+            if view.has_row_ids and segment.kind == "BTree" and segment.holds_row_ids:
                 continue  # an older BTREE holds row ids, and new ones hold addresses
             # A fragment that replaces others according to the reuse index has no entries of its own.
             fragments = without_moved(snapshot.manifest.indices, segment) - merged_fragments
-            if (entries := content.fragments()) is not None:
-                fragments &= entries
-            chosen = view.covered(fragments)
-            contents.append(content.of_fragments(view, chosen))
-            merged_fragments |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
+            choose = partial(_choose_entries, fragments=fragments, view=view)
+            chosen = snapshot.indices.try_use(segment, self._field.type, choose)
+            if chosen is not None:  # rows of a segment that cannot be read are read again
+                contents.append(chosen[0])
+                merged_fragments |= chosen[1]
         return contents, merged_fragments
 
     def _derive_zones(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
@@ -338,3 +341,10 @@ class _Optimizer:
                     if zones is not None:
                         yield zones
                         break
+
+
+def _choose_entries(content: Content, fragments: BitMap, view: View) -> tuple[Content, BitMap]:
+    """The entries of a segment for those of some fragments that it has, and these fragments."""
+    entries = content.fragments()
+    chosen = view.covered(fragments if entries is None else fragments & entries)
+    return content.of_fragments(view, chosen), BitMap(view.ids[np.flatnonzero(chosen)].tolist())

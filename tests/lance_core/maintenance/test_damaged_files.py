@@ -1,0 +1,70 @@
+"""Damaged files cost their index alone: maintenance names it, or builds it again, and does all else."""
+
+from pathlib import Path
+
+import lance as pylance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, keep_indices, maintain
+
+FILES = {
+    "BTREE": "page_data.lance",
+    "BITMAP": "bitmap_page_lookup.lance",
+    "LABEL_LIST": "bitmap_page_lookup.lance",
+    "ZONEMAP": "zonemap.lance",
+    "BLOOMFILTER": "bloomfilter.lance",
+}
+WAYS = ("declared", "undeclared", "optimize", "compact", "cover", "on_write")
+CASES = [(kind, work) for kind in FILES for work in (WAYS[:4] if kind == "ZONEMAP" else WAYS)]  # none is covered alone
+
+
+def rows(start, count):
+    ids = range(start, start + count)
+    return pa.table({"id": ids, "tags": [[f"tag{i % 7}", f"own{i}"] for i in ids]})
+
+
+def damage_index(table, kind):
+    """Overwrite the beginning of the pages of the newest index; the sizes stay."""
+    (file,) = Path(table.uri.removeprefix("file://"), "_indices").glob(f"*/{FILES[kind]}")
+    with file.open("r+b") as pages:
+        pages.write(b"\xff" * 64)
+
+
+def check_rows(table):
+    """Both libraries find each row, and the index covers all of them."""
+    assert all(index.covered == 1 for index in describe_index_health(lance_core.dataset(table.uri)))
+    for library in (lance_core, pylance):
+        opened = library.dataset(table.uri.removeprefix("file://"))
+        for number in (0, 299, 300, 400, opened.count_rows() - 1):
+            for condition in (f"id = {number}", f"array_has(tags, 'own{number}')"):
+                assert opened.count_rows(filter=condition) == 1
+
+
+class TestIndices:
+    @pytest.mark.filterwarnings("ignore:index .* is ignored")
+    @pytest.mark.variants(4)
+    @pytest.mark.parametrize(("kind", "work"), CASES)
+    def test_pages_that_cannot_be_read_are_made_again_from_the_rows(self, tmp_path, kind, work):
+        table = lance_core.write_dataset(rows(0, 300), str(tmp_path / "t.lance"))
+        column = "tags" if kind == "LABEL_LIST" else "id"
+        declared = MaintenancePolicy(indices={column: kind})
+        if work == "undeclared":
+            table.create_scalar_index(column, kind)
+        else:
+            maintain(table, declared)
+        damage_index(table, kind)
+        table = lance_core.write_dataset(rows(300, 200), table.uri, mode="append")
+        if work == "cover":
+            assert not cover_rows(table).problems
+        elif work == "on_write":
+            assert not keep_indices(table, declared).problems
+        elif work == "optimize":
+            table.optimize.optimize_indices()
+        elif work == "compact":
+            table.optimize.compact_files()
+        else:
+            policy = declared if work == "declared" else MaintenancePolicy()
+            assert (maintain(table, policy).outcome, maintain(table, policy).outcome) == ("done", "healthy")
+        check_rows(table)
