@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import IO, Final
 
+from lance_core.errors import UnsupportedError
+
 _BEGIN: Final = "import ctypes; ctypes.CDLL(None).prctl(1, 9); " if sys.platform == "linux" else ""
 """PR_SET_PDEATHSIG, SIGKILL: the system kills the process as its parent ends, even if it is stopped."""
 
@@ -32,7 +34,15 @@ def start_python(
             as code of users may be there.
         variables: Further variables of its environment.
         messages: Gets what it writes to standard error; None for that of this process.
+
+    Raises:
+        UnsupportedError: The interpreter of this process is not known.
     """
+    if not sys.executable:
+        raise UnsupportedError(
+            "no path of a Python interpreter is known here (sys.executable), as in a program that embeds Python: set "
+            "sys.executable to one that has the same packages"
+        )
     paths = [path for path in sys.path if path or imports_from_working_folder]
     # `-m` would warn that the package has imported the module already.
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module

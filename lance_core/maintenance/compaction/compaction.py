@@ -21,6 +21,7 @@ import logging
 import os
 import queue
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -74,7 +75,7 @@ def worker_count(task_bytes: Sequence[int], num_threads: int | None) -> int:
     """The number of processes to use for tasks of these sizes; 1 stands for this process alone."""
     if num_threads is not None:
         return max(1, min(num_threads, len(task_bytes)))
-    if sum(task_bytes) < WORTH_A_PROCESS_BYTES:
+    if sum(task_bytes) < WORTH_A_PROCESS_BYTES or not sys.executable:  # Python is embedded in another program
         return 1
     return max(1, min(os.cpu_count() or 1, len(task_bytes)))
 

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
+from lance_core.errors import UnsupportedError
 from lance_core.maintenance.processes import start_python
 from lance_core.maintenance.search.temporary_folder import TemporaryFolder
 
@@ -104,13 +105,14 @@ class ChildProcess:
                 self._folder = TemporaryFolder()
             except OSError as error:
                 raise ChildFailedError(f"no temporary folder can be made for it: {error}; set TMPDIR") from error
-            self._messages = tempfile.TemporaryFile(dir=self._folder.path)  # noqa: SIM115 - it is closed with the process
-            self._process = start_python(
-                __name__,
-                imports_from_working_folder=False,
-                variables={"LANCE_LOG": os.environ.get("LANCE_LOG", "error"), "TMPDIR": str(self._folder.path)},
-                messages=self._messages,
-            )
+            variables = {"LANCE_LOG": os.environ.get("LANCE_LOG", "error"), "TMPDIR": str(self._folder.path)}
+            try:
+                self._messages = tempfile.TemporaryFile(dir=self._folder.path)  # noqa: SIM115 - closed with the process
+                self._process = start_python(
+                    __name__, imports_from_working_folder=False, variables=variables, messages=self._messages
+                )
+            except (UnsupportedError, OSError) as error:
+                raise ChildFailedError(f"no process can be started for it: {error}") from error
         return self._process
 
     def _wait(self, process: subprocess.Popen[bytes], started: float) -> dict[str, Any]:
@@ -141,13 +143,15 @@ class ChildProcess:
 
     def close(self) -> None:
         """End the process."""
+        pipes = [self._messages]
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout, self._messages):
-                with contextlib.suppress(BrokenPipeError):
-                    if pipe is not None:
-                        pipe.close()
+            pipes += [self._process.stdin, self._process.stdout]
+        for pipe in pipes:
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
         if self._folder is not None:
             self._folder.remove()
         self._process = self._messages = self._folder = None

@@ -112,7 +112,10 @@ def _require_vectors(action: IndexAction, snapshot: Snapshot, facts: TableFacts)
     if declaration is None or not declaration.is_vector or action.action not in ("build", "rebuild"):
         return action
     least = declaration.min_rows if action.action == "build" else declaration.least_vectors
-    count = count_vectors(snapshot, declaration.column, facts, least)
+    try:
+        count = count_vectors(snapshot, declaration.column, facts, least)
+    except (LanceError, OSError):  # the build fails by it as well, which is recorded
+        return action
     if count >= least:
         return action
     reason = (

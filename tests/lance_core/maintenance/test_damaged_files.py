@@ -1,12 +1,16 @@
-"""Damaged files cost their index alone: maintenance names it, or builds it again, and does all else."""
+"""Damaged files, and machines that lack something, cost their index alone: it is named, or built again."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import lance as pylance
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import MaintenanceFailedError
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, keep_indices, maintain
 
 FILES = {
@@ -22,7 +26,9 @@ CASES = [(kind, work) for kind in FILES for work in (WAYS[:4] if kind == "ZONEMA
 
 def rows(start, count):
     ids = range(start, start + count)
-    return pa.table({"id": ids, "tags": [[f"tag{i % 7}", f"own{i}"] for i in ids]})
+    values = np.random.default_rng(start).random((count, 8), np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(values.ravel(), 8)
+    return pa.table({"id": ids, "tags": [[f"tag{i % 7}", f"own{i}"] for i in ids], "v": vectors})
 
 
 def damage_index(table, kind):
@@ -68,3 +74,43 @@ class TestIndices:
             policy = declared if work == "declared" else MaintenancePolicy()
             assert (maintain(table, policy).outcome, maintain(table, policy).outcome) == ("done", "healthy")
         check_rows(table)
+
+
+class TestVectors:
+    @pytest.mark.variants(1)
+    @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"nothing")])
+    def test_a_data_file_that_cannot_be_read_stops_no_other_step(self, tmp_path, damage):
+        policy = MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"}, materialize_deletions_threshold=0.9)
+        table = lance_core.write_dataset(rows(0, 300), str(tmp_path / "t.lance"))
+        (file,) = table.get_fragments()[0].data_files()
+        for start in (300, 310):
+            table = lance_core.write_dataset(rows(start, 10), table.uri, mode="append")
+        damage(tmp_path / "t.lance" / "data" / file.path)
+        assert maintain(table, policy, dry_run=True).error is None
+        with pytest.raises(MaintenanceFailedError) as caught:  # by the compaction
+            maintain(table, policy)
+        errors = {work["index"]: work.get("error") for work in caught.value.reports[0].indices}
+        assert errors.keys() == {"v_idx", "id_idx"}
+        assert all(errors.values())
+        version = table.latest_version
+        with pytest.raises(MaintenanceFailedError, match="rewrite: "):
+            maintain(table, policy)
+        assert table.latest_version == version
+
+    @pytest.mark.parametrize("executable", [None, ""])
+    def test_without_an_interpreter_the_others_are_built(self, tmp_path, monkeypatch, executable):
+        table = lance_core.write_dataset(rows(0, 300), str(tmp_path / "t.lance"))
+        policy = MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"})
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", executable)
+            report = maintain(table, policy)
+        assert (report.outcome, report.done["indices_built"]) == ("partly done", 1)
+        assert "index 'v_idx': to build it failed: no process can be started" in report.reason
+        assert "set sys.executable" in report.reason
+        maintain(table, replace(policy, index_timeout="1h"))
+        table = lance_core.write_dataset(rows(300, 10), table.uri, mode="append")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", executable)
+            coverage = cover_rows(table)
+        assert coverage.covered == ("id_idx",)
+        assert "set sys.executable" in coverage.problems["v_idx"]
