@@ -392,9 +392,11 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
             report = report.failed(_REFRESH, failure)
         for problem in done.problems:
             context.log.warning("%s: %s", plan.table, problem)
+    version = dataset.version
     report = run_due_actions(dataset, report, context.properties, context.log, context.index_builder)
     report = _add_index_growth(dataset, report, sizes)
-    return _commit_all(dataset, report, context, _REFRESH) if are_joined else report
+    has_new_segments = are_joined or dataset.version > version
+    return _commit_all(dataset, report, context, _REFRESH) if has_new_segments else report
 
 
 def _migrate_row_ids(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:

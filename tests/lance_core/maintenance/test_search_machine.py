@@ -430,7 +430,6 @@ class Machine:
         if policy.drop_undeclared:
             names = {each.name for each in states.values() if each.built and not each.declared}
             assert not {name for name in names if states[name].kind != "ZONEMAP"}
-        maintain(self.table, policy)  # what has changed may keep fragments apart
         again = maintain(self.table, policy)
         assert (again.outcome, again.indices) == ("healthy", ()), (again.reason, again.indices)
 
