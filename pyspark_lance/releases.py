@@ -40,6 +40,9 @@ FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
         "a query with pipes": Feature((4, 0), "write it with subqueries"),
         "a column with a collation": Feature((4, 0), WITHOUT_COLUMN),
         "a column of TIME": Feature((4, 1), WITHOUT_COLUMN),
+        "a value of a user-defined type": Feature(
+            (4, 1), "append the rows by pyspark_lance.write, or merge them by pyspark_lance.merge"
+        ),
     }
 )
 

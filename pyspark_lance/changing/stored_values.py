@@ -8,6 +8,7 @@ array, map, struct              each value in them, and the fields of structs
                                 - by their names in UPDATE, MERGE and INSERT BY NAME
                                 - by their positions in INSERT, which matches columns by position as well
 binary, struct<data, uri> -> blob of 2.2
+user-defined type               the type in which it stores its values, as in writes of a frame
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lance_core.errors import LanceError, SchemaError
 from lance_core.extension_types import storage_type
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.lazy import Column, DataFrame, functions, types
+from pyspark_lance.releases import require_feature
 from pyspark_lance.types.column_names import match_names, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import has_blobs, plan_write
@@ -84,17 +86,38 @@ def cast_values(
     columns = {name: as_column(value) for name, value in values.items()}
     schema = rows.select(*[column.alias(f"v{i}") for i, column in enumerate(columns.values())]).schema
     texts, stored = expressions or {}, spark_schema(table)
-    return {
-        name: _cast_value(
-            column,
-            texts.get(name, str(values[name])),
-            (field.dataType, stored[name].dataType),
-            table.field(name),
-            what=what,
-            order=order,
-        )
-        for (name, column), field in zip(columns.items(), schema, strict=True)
-    }
+    casts = {}
+    for (name, column), field in zip(columns.items(), schema, strict=True):
+        text = texts.get(name, str(values[name]))
+        storage = _storage_of(field.dataType)
+        if storage != field.dataType:
+            require_feature("a value of a user-defined type", f"{what}: {text!r}")
+            as_stored: Any = functions.arrow_udf  # type: ignore[attr-defined]  # pyspark does not say that it exports it
+            value = as_stored(_keep, storage)(column)  # Spark casts no such type
+        else:
+            value = column
+        kinds = (storage, stored[name].dataType)
+        casts[name] = _cast_value(value, text, kinds, table.field(name), what=what, order=order)
+    return casts
+
+
+def _storage_of(kind: Any) -> Any:
+    """A type in which the types that store the values take the places of user-defined ones."""
+    if isinstance(kind, types.UserDefinedType):
+        return _storage_of(kind.sqlType())
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_storage_of(kind.elementType), kind.containsNull)
+    if isinstance(kind, types.MapType):
+        return types.MapType(_storage_of(kind.keyType), _storage_of(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, types.StructType):
+        fields = [(field.name, _storage_of(field.dataType), field.nullable, field.metadata) for field in kind]
+        return types.StructType([types.StructField(*field) for field in fields])
+    return kind
+
+
+def _keep(values: pa.Array) -> pa.Array:
+    """The values of a user-defined type as they are: Spark's batches have them in their type of storage."""
+    return values
 
 
 def _cast_value(

@@ -187,3 +187,55 @@ def test_a_blob_is_set_to_bytes(spark, blobs):
     pyspark_lance.sql(spark, f"UPDATE lance.`{blobs}` SET b = X'02' WHERE id > 1")
     found = lance.dataset(blobs).to_table(blob_handling="all_binary").to_pylist()
     assert {row["id"]: row["b"] for row in found} == {1: b"one", 2: b"\x02", 3: b"\x02"}
+
+
+@pytest.fixture
+def points(spark):
+    """A view with user-defined types at each depth: id, and v, l, m and s with them."""
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql import types
+    from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
+
+    kind = types.StructType(
+        [
+            types.StructField("id", types.LongType()),
+            types.StructField("v", VectorUDT()),
+            types.StructField("l", types.ArrayType(ExamplePointUDT())),
+            types.StructField("m", types.MapType(types.StringType(), ExamplePointUDT())),
+            types.StructField("s", types.StructType([types.StructField("p", ExamplePointUDT())])),
+        ]
+    )
+    point = ExamplePoint(1.0, 2.0)
+    rows = [(1, Vectors.dense([1.0, 2.0]), [point, None], {"a": point}, (point,)), (2, None, None, None, None)]
+    spark.createDataFrame(rows, kind).createOrReplaceTempView("points")
+    return spark.table("points")
+
+
+POINTS = {
+    "INSERT": "INSERT INTO lance.`{0}` SELECT * FROM points",
+    "BY NAME": "INSERT OVERWRITE lance.`{0}` BY NAME SELECT s, m, l, v, id FROM points",
+    "MERGE *": "MERGE INTO lance.`{0}` t USING points s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
+    "MERGE values": "MERGE INTO lance.`{0}` t USING points s ON t.id = s.id WHEN NOT MATCHED THEN"
+    " INSERT (id, v, l, m, s) VALUES (s.id, s.v, s.l, s.m, s.s)",
+}
+
+
+@pytest.mark.parametrize("way", POINTS)
+def test_user_defined_types_are_stored_as_a_write_stores_them(spark, points, tmp_path, way):
+    uri = str(tmp_path / "written.lance")
+    pyspark_lance.write(points, uri)
+    written = lance_core.dataset(uri).to_table().to_pylist()
+    assert (written[0]["v"]["values"], written[0]["s"]) == ([1.0, 2.0], {"p": [1.0, 2.0]})
+    other = str(tmp_path / "other.lance")
+    pyspark_lance.write(points.where("false"), other)
+    pyspark_lance.sql(spark, POINTS[way].format(other))
+    assert sorted(lance_core.dataset(other).to_table().to_pylist(), key=lambda row: row["id"]) == written
+    pyspark_lance.sql(
+        spark, f"UPDATE lance.`{other}` SET v = (SELECT max_by(v, id) FROM points WHERE id = 1) WHERE id = 2"
+    )
+    update = (
+        f"MERGE INTO lance.`{other}` t USING points s ON t.id = s.id WHEN MATCHED THEN UPDATE SET l = s.l, s.p = s.s.p"
+    )
+    pyspark_lance.sql(spark, update)
+    changed = sorted(lance_core.dataset(other).to_table().to_pylist(), key=lambda row: row["id"])
+    assert changed == [written[0], {**written[1], "v": written[0]["v"], "s": {"p": None}}]
