@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
 )
 
 from lance_core import LanceDataset
-from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from lance_core.errors import LanceError, SchemaError
 from pyspark_lance.changing.key_merge import KeyMergeJob
-from pyspark_lance.datasource.changes import check_feed_options, choose_ending_version, choose_starting_version
+from pyspark_lance.datasource.changes import check_feed_options, choose_begin_version, choose_ending_version
 from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import ReadPartition, RejectedStreamReader, StreamReader, StreamWriter
@@ -114,7 +114,7 @@ class DefaultSource(DataSource):
     def _at_end(self, dataset: LanceDataset) -> LanceDataset:
         """The last version whose changes are read; the latest for a stream, which has no option for it."""
         last = choose_ending_version(self._options, dataset) if self._version is None else self._version
-        return dataset if last == dataset.version else dataset.checkout_version(last)
+        return dataset if last == dataset.version else dataset.checkout_version(max(1, last))
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -131,15 +131,12 @@ class DefaultSource(DataSource):
     def _feed(self, schema: StructType, parallelism: int) -> ChangeFeed:
         """The changes between the versions that the options name."""
         latest = self._options.open()
-        first, dataset = choose_starting_version(self._options, latest), self._at_end(latest)
-        if dataset.version < first:
-            raise InvalidInputError(
-                f"option endingVersion: the last version is {dataset.version}, and the first one is {first}"
-            )
+        dataset = self._at_end(latest)
+        begin = choose_begin_version(self._options, latest, dataset)
         self._fix_version(dataset)
         return self._options.plan_feed(
             dataset,
-            first - 1,
+            begin,
             columns=self._table_columns(schema, dataset).names,
             each_version=not self._options.boolean("netChanges"),
             parallelism=parallelism,

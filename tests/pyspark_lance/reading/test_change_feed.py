@@ -89,6 +89,36 @@ def test_times_name_the_first_and_the_last_version(spark, lance, uri):
         ids(startingTimestamp=(times[4] + dt.timedelta(days=1)).isoformat())
 
 
+def test_a_window_of_times_without_a_version_has_no_rows(spark, lance, uri):
+    lance.write_dataset(rows(1), uri)
+    for i in (2, 3):
+        lance.write_dataset(rows(i), uri, mode="append")
+    times = {one["version"]: one["timestamp"].astimezone(dt.UTC) for one in lance_core.dataset(uri).versions()}
+    tick, day = dt.timedelta(microseconds=10), dt.timedelta(days=1)
+
+    def read(start, end, **options):
+        options |= {"startingTimestamp": start.isoformat(), "endingTimestamp": end.isoformat()}
+        return spark.read.format("lance").options(readChangeFeed="true", **options).load(uri)
+
+    def ids(*window):
+        return [row[0] for row in sorted_rows(read(*window), ["id"])]
+
+    quiet = [
+        (times[2] + tick, times[3] - tick),
+        (times[3] + day, times[3] + 2 * day),
+        (times[1] - 2 * day, times[1] - day),
+    ]
+    assert [ids(*window) for window in quiet] == [[], [], []]
+    assert read(*quiet[0]).columns == ["id", "n", *FEED]
+    assert read(*quiet[1], netChanges="true").count() == 0
+    assert (ids(times[1] - day, times[2] + tick), ids(times[2] + tick, times[3] + tick)) == ([1, 2], [3])
+    with pytest.raises(Exception, match=r"option endingTimestamp: .* is before startingTimestamp"):
+        read(times[3], times[2]).count()
+    lance.dataset(uri).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+    with pytest.raises(Exception, match="no version as old as"):
+        read(*quiet[2]).count()
+
+
 def test_columns_and_row_ids(spark, lance, uri):
     lance.write_dataset(rows(1, 2), uri, enable_stable_row_ids=True)
     lance.dataset(uri).delete("id = 1")
@@ -124,7 +154,10 @@ def test_versions_that_were_cleaned_up_are_named(spark, lance, uri):
     [
         ({"readChangeFeed": "true"}, "needs option startingVersion or startingTimestamp"),
         ({"readChangeFeed": "true", "startingVersion": "9"}, "no version from 9 on"),
-        ({"readChangeFeed": "true", "startingVersion": "2", "endingVersion": "1"}, "the last version is 1"),
+        (
+            {"readChangeFeed": "true", "startingVersion": "2", "endingVersion": "1"},
+            "'endingVersion'.: the last version is 1",
+        ),
         ({"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "9"}, "version main:9"),
         ({"readChangeFeed": "true", "startingVersion": "1", "filter": "id = 1"}, "DataFrame.where"),
         ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "do not go together"),
