@@ -26,7 +26,7 @@ from pyspark_lance.changing.job import ChangeOptions
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import find_pipe, has_usual_settings, position, tokens_of
 from pyspark_lance.engine.sessions import check_frame
-from pyspark_lance.lazy import DataFrame, SparkSession, functions, types
+from pyspark_lance.lazy import Column, DataFrame, SparkSession, functions, types
 from pyspark_lance.reading.read import read_version
 from pyspark_lance.releases import require_feature
 from pyspark_lance.statements.names import Mention, find_mentions, is_path, names_lance
@@ -219,20 +219,26 @@ class Context:
             if piece.text[1:] not in self.params:
                 raise InvalidInputError(f"the statement has a parameter {piece.text}, which has no value")
             version = self.params[piece.text[1:]]
+        if piece.text.startswith("("):
+            version = self._evaluate(piece, "VERSION AS OF", lambda value: value)
+            if version is None:
+                raise InvalidInputError(f"VERSION AS OF {piece.text} is null, and not a version or a tag")
         if isinstance(version, str) and version.isdecimal():
             version = int(version)
         return (base.branch, version) if isinstance(version, int) else version
 
     def moment(self, piece: Piece) -> dt.datetime:
         """The time of an expression, which Spark evaluates in the zone of the session."""
-        value = functions.expr(replace_parts(piece.text, bind_parameters(piece.text, self.params), escape=False)).cast(
-            "timestamp"
-        )
-        with short_errors(f"TIMESTAMP AS OF {piece.text}"):
-            micros = self.spark.range(1).select(functions.unix_micros(value)).collect()[0][0]
+        micros = self._evaluate(piece, "TIMESTAMP AS OF", lambda value: functions.unix_micros(value.cast("timestamp")))
         if micros is None:
             raise InvalidInputError(f"TIMESTAMP AS OF {piece.text} is not a time")
         return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+
+    def _evaluate(self, piece: Piece, clause: str, convert: Callable[[Column], Column]) -> Any:
+        """The value of an expression, which may have subqueries over Lance tables."""
+        text = self.expression(piece) or ""
+        with short_errors(f"{clause} {piece.text}"):
+            return self.spark.range(1).select(convert(functions.expr(text))).collect()[0][0]
 
     def frame(self, mention: Mention, start: int) -> DataFrame:
         """A frame with all columns and rows of a table."""

@@ -163,6 +163,27 @@ def test_a_condition_of_another_type_is_rejected(sql, table):
             sql(f"DELETE FROM lake.nyc.t WHERE {condition}")
 
 
+def test_subqueries_give_versions_and_times(sql, table):
+    opened = lance_core.dataset(table)
+    opened.tags.create("july")
+    opened.delete("id > 4")
+    sql("CREATE TABLE lake.nyc.reads AS SELECT 1 AS version, current_timestamp() AS at, 'july' AS tag")
+    count = "SELECT count(*) FROM lake.nyc.t"
+    assert sql(f"{count} VERSION AS OF (SELECT max(version) FROM lake.nyc.reads)") == [(10,)]
+    assert sql(f"{count} VERSION AS OF (SELECT tag FROM lake.nyc.reads) AS q WHERE q.id < 7") == [(7,)]
+    assert sql(f"{count} TIMESTAMP AS OF (SELECT max(at) FROM lake.nyc.reads WHERE version = :v)", v=1) == [(5,)]
+    sql("CALL lake.system.restore(lake.nyc.t VERSION AS OF (SELECT version FROM lake.nyc.reads))")
+    assert sql(count) == [(10,)]
+    for clause in (
+        "VERSION AS OF (SELECT max(version) FROM lake.nyc.reads WHERE false)",
+        "TIMESTAMP AS OF (SELECT null)",
+    ):
+        with pytest.raises(InvalidInputError, match=r"AS OF \(SELECT .*\) is (null|not a time)"):
+            sql(f"{count} {clause}")
+    with pytest.raises(InvalidInputError, match=r"VERSION AS OF \(SELECT nope.*`nope`"):
+        sql(f"{count} VERSION AS OF (SELECT nope FROM lake.nyc.reads)")
+
+
 def test_a_time_after_the_latest_version_is_that_version_in_each_read(spark, sql, table):
     """As for `pyspark_lance.read` and pylance, and as in Iceberg; Delta rejects it."""
     import pyspark_lance
