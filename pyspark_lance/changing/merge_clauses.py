@@ -25,7 +25,7 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing.clauses import MergeClause, Side, check_clauses
-from pyspark_lance.changing.conditional import find_mentioned_columns
+from pyspark_lance.changing.conditional import find_mentioned_columns, row_columns
 from pyspark_lance.changing.equalities import find_equalities
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_lookup import KeyLookup
@@ -146,7 +146,7 @@ class ClauseMerge:
             self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions
         if self.keys.equalities:
             return self
-        target = self._empty(base, base.schema.names).alias(self._alias)
+        target = self._empty(base, [*base.schema.names, *self._row_columns(base)]).alias(self._alias)
         names = base.schema.names
         keys = find_equalities(self.condition, self.source, target, names, alias=self._alias, exact=self._exact)
         if not keys:
@@ -257,7 +257,7 @@ class ClauseMerge:
             return rows
         if side == _NEW:
             return rows.drop(*[functions.col(f"{quoted(self._alias)}.{quoted(name)}") for name in table_columns])
-        copies = [functions.col(f"{_TARGET}{base.schema.names.index(name)}").alias(name) for name in table_columns]
+        copies = [functions.col(_copy_of(name, base)).alias(name) for name in table_columns]
         marker_columns = [functions.col(name) for name in rows.columns if name.startswith(_OWN)]
         return rows.select(*copies, *marker_columns).alias(self._alias)
 
@@ -299,18 +299,17 @@ class ClauseMerge:
         """The pairs and the rows without a partner, and the columns of the table that they have."""
         ids = row_id_columns(base)
         table_columns = self._columns(base)
+        read_columns = list(dict.fromkeys([*table_columns, *ids]))
         if has_rows:
             within = Narrowed()
             if not self._sides(_OTHERS):
                 within = self.keys.narrow_target(base, self.source, self.condition, self.few)
             expected_rows = self.few.num_rows if within.is_exact and self.few is not None else None
-            columns = [*table_columns, *ids]
-            rows = rows_of(self.source.sparkSession, base, columns, within.condition, storage_options, expected_rows)
+            spark = self.source.sparkSession
+            rows = rows_of(spark, base, read_columns, within.condition, storage_options, expected_rows)
         else:
-            rows = self._empty(base, [*table_columns, *ids])
-        copies = [
-            functions.col(quoted(name)).alias(f"{_TARGET}{base.schema.names.index(name)}") for name in table_columns
-        ]
+            rows = self._empty(base, read_columns)
+        copies = [functions.col(quoted(name)).alias(_copy_of(name, base)) for name in table_columns]
         renamed = [functions.col(name).alias(to) for name, to in ids.items()]
         target = rows.select(*[quoted(name) for name in table_columns], *copies, *renamed)
         target = target.alias(self._alias)
@@ -326,6 +325,11 @@ class ClauseMerge:
     def _empty(self, base: LanceDataset, columns: Sequence[str]) -> DataFrame:
         return self.source.sparkSession.createDataFrame([], table_schema(base, columns))
 
+    def _row_columns(self, base: LanceDataset) -> list[str]:
+        """The row columns that expressions of the merge may name; those of values without names have none."""
+        values = [value for clause in self.clauses for value in (clause.values or {}).values()]
+        return row_columns([self.condition, *(clause.condition for clause in self.clauses), *values], base)
+
     def _columns(self, base: LanceDataset) -> list[str]:
         """The columns of the table that the merge needs: those of expressions, and those that keep their values."""
         needed_names = set(
@@ -337,7 +341,7 @@ class ClauseMerge:
             if clause.action == UPDATE:
                 partial_names = self._find_partial_columns(base) if clause.values is None else set()
                 needed_names |= set(base.schema.names) - set(values) | partial_names
-        return [name for name in base.schema.names if name in needed_names]
+        return [*(name for name in base.schema.names if name in needed_names), *self._row_columns(base)]
 
     def _own_values(self, clause: MergeClause, base: LanceDataset) -> dict[str, Value]:
         """The values of a clause by the table's names."""
@@ -390,6 +394,11 @@ class ClauseMerge:
     def _choose_by_clause(self, number: int, cells: Sequence[Any]) -> Column:
         clause = functions.col(f"{_CLAUSE}{number}")
         return choose_first((clause == index, cell) for index, cell in enumerate(cells))
+
+
+def _copy_of(name: str, base: LanceDataset) -> str:
+    """The name of the copy of a column of the table, which no expression of a user names."""
+    return f"{_TARGET}{base.schema.names.index(name) if name in base.schema.names else name}"
 
 
 def choose_clause(clauses: Sequence[MergeClause], rows: DataFrame) -> Column:

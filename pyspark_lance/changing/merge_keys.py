@@ -134,7 +134,8 @@ class MergeKeys:
         ]
         if exact:
             return exact, True
-        return find_mentioned_columns([equality.target for equality in self.equalities], base), False
+        mentioned_names = find_mentioned_columns([equality.target for equality in self.equalities], base)
+        return mentioned_names or base.schema.names[:1], False  # an equality of a row column names no other one
 
 
 def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:

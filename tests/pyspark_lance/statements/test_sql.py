@@ -769,3 +769,29 @@ def test_both_names_of_the_file_version(sql, lake):
         " 'enable_stable_row_ids' = false)"
     )
     assert lance_core.dataset(f"{lake}/a/t.lance").data_storage_version == "2.1"
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_clauses_of_a_merge_name_row_columns_of_the_table(sql, lake, stable):
+    rows = {"id": list(range(6)), "x": [0] * 6}
+    lance_core.write_dataset(rows, f"{lake}/nyc/r.lance", max_rows_per_file=4, enable_stable_row_ids=stable)
+    ids = dict(sql("SELECT id, _rowid FROM lake.nyc.r"))
+    source = f"(SELECT {ids[5]} AS r, 50 AS x UNION ALL SELECT {ids[1]}, 10 UNION ALL SELECT 12345, 20)"
+    merge = f"MERGE INTO lake.nyc.r t USING {source} u ON t._rowid = u.r"
+    done = sql(
+        f"{merge} WHEN MATCHED AND t._rowid > {ids[3]} THEN UPDATE SET x = u.x + t._rowid WHEN MATCHED THEN DELETE"
+        f" WHEN NOT MATCHED THEN INSERT (id, x) VALUES (6, u.x)"
+        f" WHEN NOT MATCHED BY SOURCE AND t._rowid = {ids[0]} THEN UPDATE SET x = 7"
+    )
+    assert done == [(4, 2, 1, 1)]
+    expected = [(0, 7), (2, 0), (3, 0), (4, 0), (5, 50 + ids[5]), (6, 20)]
+    assert sorted(sql("SELECT id, x FROM lake.nyc.r")) == expected
+    assert sql(
+        "MERGE INTO lake.nyc.r t USING (SELECT _rowaddr AS a FROM lake.nyc.r WHERE id = 3) u ON _rowaddr = u.a WHEN MATCHED THEN DELETE"
+    ) == [(1, 0, 1, 0)]
+    sql(
+        "MERGE INTO lake.nyc.r t USING (SELECT _rowid, id FROM lake.nyc.r) u ON t.id = u.id AND t._rowid = u._rowid WHEN MATCHED THEN UPDATE SET x = 1"
+    )
+    assert sorted(sql("SELECT id, x FROM lake.nyc.r")) == [(id_, 1) for id_ in (0, 2, 4, 5, 6)]
+    with pytest.raises(InvalidInputError, match=r"`t`.`_rowid` cannot be resolved"):
+        sql(f"{merge} WHEN NOT MATCHED THEN INSERT (id, x) VALUES (t._rowid, 1)")
