@@ -206,6 +206,25 @@ def _find_origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDet
     return fragment_ids
 
 
+def find_broken_graphs(indices: Sequence[IndexMetadata]) -> set[str]:
+    """The uuids of the segments of HNSW indices which pylance cannot search: recorded moves left out deleted rows.
+
+    Their graphs still have these rows, and pylance rejects a graph of which rows have no vectors.
+    """
+    reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
+    if reuse is None or not can_record_moves([reuse]):
+        return set()
+    details, broken = _read_details(reuse), set[str]()
+    for index in indices:
+        if "HNSW" in index.kind:
+            origins = _find_origins(index, details)
+            later = (each for each in details.inline.versions if each.dataset_version >= index.dataset_version)
+            old = [fragment for version in later for group in version.groups for fragment in group.old_fragments]
+            if any(each.num_deleted_rows and (origins is None or each.id in origins) for each in old):
+                broken.add(str(index.uuid))
+    return broken
+
+
 def num_reuse_versions(index: IndexMetadata) -> int:
     """The number of compactions in the fragment reuse index.
 

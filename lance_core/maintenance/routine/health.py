@@ -20,6 +20,7 @@ from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.record import read_records
 from lance_core.table.index import SYSTEM_PREFIX
+from lance_core.table.reuse import find_broken_graphs
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each, with_all_row_counts
@@ -156,11 +157,12 @@ def measure(
 
 
 def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
-    """The share of the rows that each index misses; system indices, such as the fragment reuse index, cover no rows."""
+    """The share of the rows that each index misses, all of one that cannot be searched; without those of the system."""
     if not dataset.snapshot.manifest.indices or not rows:
         return {}
+    broken = find_broken_graphs(dataset.snapshot.manifest.indices)
     return {
-        index.name: (rows - index.num_rows_indexed) / rows
+        index.name: (rows - index.num_rows_indexed) / rows if broken.isdisjoint(s.uuid for s in index.segments) else 1.0
         for index in describe_indices(dataset.snapshot)
         if not index.name.startswith(SYSTEM_PREFIX)
     }

@@ -3,6 +3,7 @@
 own kinds            lance_core adds a segment to each for the rows that it misses, in one version
 vectors and text     pylance adds a segment to each, in one version, in a child process; where that fails, each alone
 text, rows set again     built again by pylance: it would find these rows by their old words as well
+graphs (HNSW)            trained again by pylance where it cannot search them, as a compaction has left out some rows
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
+from lance_core.maintenance.search.decide import PresentIndex, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
 from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.verbs.context.handle import Handle, Snapshot
@@ -116,7 +118,8 @@ def is_lost(error: Exception) -> bool:
 def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     """The names of the indices that miss rows, each with what covers them; empty if there are zone maps alone.
 
-    That is "lance_core", "segment" for a further segment by pylance, or "rebuild" for a new index by pylance.
+    That is "lance_core", "segment" for a further segment by pylance, or "rebuild" or, of vectors, "retrain" for a new
+    index by pylance.
 
     Args:
         snapshot: The version.
@@ -126,18 +129,22 @@ def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _find_missing_rows(snapshot: Snapshot, fragment_ids: frozenset[int] | None = None) -> dict[str, tuple[str, str]]:
-    """The kinds of the indices that miss rows, of some fragments or of all, or have old words; and what mends them."""
+    """The kinds of the indices that miss rows, of some fragments or of all, or find wrong ones; and what mends them."""
     facts = read_facts(snapshot, ())
     own_names = {index.name for index in snapshot.manifest.indices if is_supported(index, snapshot.manifest.schema)}
     return {
-        name: (
-            index.kind,
-            "lance_core" if name in own_names else "rebuild" if facts.find_stale_segments(index) else "segment",
-        )
+        name: (index.kind, "lance_core" if name in own_names else _choose_extension(facts, index))
         for name, index in facts.present.items()
         if index.has_old_words
         or facts.missed_by(index) & (facts.fragments.keys() if fragment_ids is None else fragment_ids)
     }
+
+
+def _choose_extension(facts: TableFacts, index: PresentIndex) -> str:
+    """How pylance covers the rows that an index misses."""
+    if index.is_broken:
+        return "retrain"
+    return "rebuild" if facts.find_stale_segments(index) else "segment"
 
 
 def reject_without_search(dataset: Handle | None, declarations: Sequence[IndexDeclaration] = ()) -> None:
@@ -165,7 +172,7 @@ def _extend_by_pylance(
     dataset: Handle, due: Mapping[str, str], errors: dict[str, Exception], child: ChildProcess
 ) -> None:
     """Extend indices together, and each alone if that fails; those that fail alone get their errors."""
-    for how in ("segment", "rebuild"):
+    for how in ("segment", "rebuild", "retrain"):
         names = [name for name, by in due.items() if by == how]
         for some in ([names] if names else []) + [[name] for name in names if len(names) > 1]:
             try:
@@ -195,7 +202,8 @@ def run_extension(dataset: Handle, names: Sequence[str], how: str, child: ChildP
     snapshot = dataset.snapshot
     request: dict[str, Any] = {"uri": dataset.uri, "options": dict(snapshot.options)}
     if how != "rebuild":
-        child.run("extend", {**request, "names": names, "arguments": arguments})
+        chosen = {"retrain": True} if how == "retrain" else arguments
+        child.run("extend", {**request, "names": names, "arguments": chosen})
         return
     present = read_facts(snapshot, ()).present
     columns = {node.id: ".".join(path) for path, node in snapshot.manifest.schema.walk_paths()}

@@ -3,7 +3,7 @@
     build     there is none, and the table has `min_rows`
     adopt     an index by somebody else, of the same kind, column and metric, is recorded
     rebuild   another declaration, kind or metric; no row is covered; the table has grown; recall is too low, and was
-              measured after extensions; or an attempt failed, as with a corrupt index
+              measured after extensions; pylance cannot search it; or an attempt failed, as with a corrupt index
     merge     the last segments -> one, which also covers the rows that the index misses
     extend    rows that the index misses -> one more segment
     measure   recall, where it was never measured, at other settings, or with a tenth fewer rows
@@ -34,6 +34,7 @@ MOST_SEGMENTS: Final = 16
 _MEASURED_GROWTH: Final = 1.1
 _BLOCKED: Final = ("wait", "install", "reject")
 _GROWTH_OF_MERGES: Final = 2
+_BROKEN: Final = "pylance cannot search it: rows of its graph were left out by a compaction that recorded moves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class PresentSegment:
         version: The version that it was built on.
         created_at_ms: When it was made, in milliseconds since the epoch; None if that is not recorded.
         has_old_words: Whether it has old words of rows that were set again, and that another segment covers as well.
+        is_broken: Whether pylance cannot search it, as its graph has rows that a compaction has left out; it then
+            covers no fragment.
     """
 
     uuid: str
@@ -55,6 +58,7 @@ class PresentSegment:
     version: int = 0
     created_at_ms: int | None = None
     has_old_words: bool = False
+    is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,11 @@ class PresentIndex:
     def has_old_words(self) -> bool:
         """Whether pylance finds rows by old words now."""
         return any(segment.has_old_words for segment in self.segments)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether pylance cannot search it."""
+        return any(segment.is_broken for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,8 +348,8 @@ def _explain_build(case: _Case) -> str | None:
         return "its declaration has changed"
     if not case.has_parameters:
         return "it was built with other parameters than declared"
-    if declaration.needs_pylance and not index.rows:
-        return "it covers no row"
+    if declaration.needs_pylance and (index.is_broken or not index.rows):
+        return _BROKEN if index.is_broken else "it covers no row"
     if record is None or not declaration.needs_pylance:
         return None
     if record.failure and record.failure["needs_build"] and _is_current(case, record.failure):

@@ -59,6 +59,7 @@ _CHOICES: Final[Mapping[str, tuple[object, ...]]] = {
 }
 """What pylance 14 takes; models of jieba and lindera have names of their own."""
 
+_DIMENSIONS_PER_CODE: Final = 8  # of IVF_RQ, whose codes are whole bytes
 _BITS: Final = {"IVF_PQ": (4, 8), "IVF_HNSW_PQ": (4, 8), "IVF_RQ": tuple(range(1, 10))}
 _NGRAM_LENGTH: Final = 3
 """pylance's default of `min_ngram_length` and of `max_ngram_length`."""
@@ -152,6 +153,8 @@ class IndexDeclaration:
             size = column_type.list_size
             if isinstance(self.queries, list) and len(self.queries[0]) != size:
                 return f"{what}: its queries have {len(self.queries[0])} dimensions, not {size}"
+            if self.kind == "IVF_RQ" and size % _DIMENSIONS_PER_CODE:
+                return f"{what}: it needs a number of dimensions that {_DIMENSIONS_PER_CODE} divides, not {size}"
             if size % (self.parameters.get("num_sub_vectors") or 1):
                 return f"{what}: num_sub_vectors must divide its {size} dimensions"
             return None

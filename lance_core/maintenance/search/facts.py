@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
@@ -17,13 +17,21 @@ import pyarrow.compute as pc
 from lance_core.errors import LanceError
 from lance_core.maintenance.search.decide import IndexAction, PresentIndex, PresentSegment, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
-from lance_core.maintenance.search.old_words import SegmentHistory, find_newest_change, find_old_words
+from lance_core.maintenance.search.old_words import (
+    SegmentHistory,
+    find_migration,
+    find_newest_change,
+    find_old_words,
+    find_oldest_creation,
+)
 from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
+from lance_core.row_addresses import make_row_address
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import SYSTEM_PREFIX
-from lance_core.table.rowids import list_versions_of_rows
+from lance_core.table.reuse import find_broken_graphs
+from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each
@@ -59,15 +67,17 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         except LanceError:
             continue
         columns[declaration.column] = (node.id, arrow_type_of(node))
+    broken = find_broken_graphs(manifest.indices)
     present = {
-        index.name: _to_present(index, rows)
+        index.name: _to_present(index, rows, broken)
         for index in (describe_indices(snapshot) if manifest.indices else ())
         if not index.name.startswith(SYSTEM_PREFIX)
     }
     facts = TableFacts(columns=columns, fragments=rows, present=present, records=read_records(manifest.config))
     missed = frozenset().union(*(facts.missed_by(index) for index in present.values()))
     uncovered = [each for each in fragments if each.id in missed]
-    created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each)) is not None}
+    migration = find_migration(manifest)
+    created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each, migration)) is not None}
     set_again = [oldest for each in uncovered if find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
     history = SegmentHistory(snapshot)
     present = {name: _mark_old_words(snapshot, index, history) for name, index in present.items()}
@@ -155,24 +165,37 @@ def _digest_files(fragments: Iterable[Fragment], field_id: int) -> str:
     return hashlib.sha256("\n".join(paths).encode()).hexdigest()
 
 
-def _find_oldest_row(fragment: Fragment) -> int | None:
+def _find_oldest_row(fragment: Fragment, migration: int) -> int | None:
     """The version in which the oldest row of a fragment was created; 0 if it is not known, None for a new fragment.
 
-    Without stable row ids, values may have been set again where a column has a file of its own.
+    Where rows had no stable ids, values may have been set again if a column has a file of its own.
     """
-    if fragment.created_at_versions is not None:
-        return min(list_versions_of_rows(fragment.created_at_versions))
-    return None if fragment.row_ids is None and len(fragment.files) == 1 else 0
+    oldest = find_oldest_creation(fragment)
+    if oldest > migration:
+        return oldest
+    row_ids = decode_row_ids_of(fragment)
+    # A migration gives rows their addresses as ids: rows with other ids have moved since.
+    is_at_place = row_ids is None or (migration > 0 and int(row_ids[0]) == make_row_address(fragment.id, 0))
+    is_as_written = len(fragment.files) == 1 and find_newest_change(fragment) <= migration and is_at_place
+    return None if is_as_written else 0
 
 
-def _to_present(index: IndexDescription, rows: dict[int, int]) -> PresentIndex:
+def _to_present(index: IndexDescription, rows: dict[int, int], broken: Container[str]) -> PresentIndex:
     segments = []
     for segment in index.segments:
-        live = frozenset(segment.fragment_ids) & rows.keys()
+        is_broken = segment.uuid in broken
+        live = frozenset[int]() if is_broken else frozenset(segment.fragment_ids) & rows.keys()
         count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
         made_ms = None if segment.created_at is None else int(1000 * segment.created_at.timestamp())
         segments.append(
-            PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version, created_at_ms=made_ms)
+            PresentSegment(
+                uuid=segment.uuid,
+                fragment_ids=live,
+                rows=count,
+                version=version,
+                created_at_ms=made_ms,
+                is_broken=is_broken,
+            )
         )
     metric, kind = index.details.get("metric_type"), name_kind(index.index_type)
     return PresentIndex(

@@ -5,6 +5,7 @@ covers the row again:
 
 with stable row ids     it was built after the row was created, and before the row was changed
 without                 the column of the fragment has a file in place of an earlier one, and the segment is older
+of a migrated table     either; its migration counts as the creation of its rows, which are older
 
 pylance keeps the lowest version, and old words, when it merges segments. That a segment was made after a version is
 seen from the manifest of the version, which lacks it.
@@ -16,6 +17,7 @@ from collections.abc import Container, Iterator
 
 from lance_core.commit.versions import find_manifest
 from lance_core.maintenance.search.decide import PresentIndex, PresentSegment
+from lance_core.row_addresses import make_row_address
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import decode_versions, list_versions_of_rows
@@ -32,17 +34,41 @@ def find_old_words(snapshot: Snapshot, index: PresentIndex, history: SegmentHist
     """
     if index.kind != "FTS":
         return frozenset()
-    old = dict[str, PresentSegment]()
+    old, migration = dict[str, PresentSegment](), find_migration(snapshot.manifest)
     # A segment that is in a version is in later ones: in order of changes, one manifest answers for most fragments.
     for fragment in sorted(snapshot.manifest.fragments, key=find_newest_change):
         for covering in index.segments:
             if fragment.id in covering.fragment_ids:
-                find = _find_older if _is_without_versions(fragment) else _find_between
-                segments = list(find(snapshot, index, fragment, covering, history))
+                segments = list[PresentSegment]()
+                has_versions = (
+                    fragment.created_at_versions is not None and fragment.last_updated_at_versions is not None
+                )
+                if not has_versions or find_oldest_creation(fragment) <= migration:
+                    segments += _find_older(snapshot, index, fragment, covering, history)
+                if has_versions:
+                    segments += _find_between(index, fragment, covering, history, migration)
                 if not any(each.rows for each in segments):  # a new segment needs rows
                     segments += [covering] * bool(segments)
                 old |= {each.uuid: each for each in segments}
     return frozenset(old)
+
+
+def find_migration(manifest: Manifest) -> int:
+    """The version that rows of a migrated table have as that of their creation, of which they are older; otherwise 0.
+
+    Args:
+        manifest: The version.
+    """
+    if manifest.next_row_id < make_row_address(1, 0):  # ids from the creation of a table on count up from 0
+        return 0
+    creations = (find_oldest_creation(fragment) for fragment in manifest.fragments)
+    return min((version for version in creations if version), default=0)
+
+
+def find_oldest_creation(fragment: Fragment) -> int:
+    """The version in which the oldest row of a fragment was created; 0 if it is not known."""
+    creations = fragment.created_at_versions
+    return 0 if creations is None else min(list_versions_of_rows(creations), default=0)
 
 
 def find_newest_change(fragment: Fragment) -> int:
@@ -51,14 +77,10 @@ def find_newest_change(fragment: Fragment) -> int:
     return 0 if changes is None else max(list_versions_of_rows(changes))
 
 
-def _is_without_versions(fragment: Fragment) -> bool:
-    return fragment.created_at_versions is None or fragment.last_updated_at_versions is None
-
-
 def _find_older(
     snapshot: Snapshot, index: PresentIndex, fragment: Fragment, covering: PresentSegment, history: SegmentHistory
 ) -> Iterator[PresentSegment]:
-    """The segments with words that a fragment without versions of rows had."""
+    """The segments with words that a fragment had, in place of which it has others."""
     fields = snapshot.manifest.schema.with_descendants(index.field_ids)
     if not fields.isdisjoint(fragment.files[0].fields) or not any(TOMBSTONE in file.fields for file in fragment.files):
         return
@@ -76,7 +98,7 @@ def _is_older(segment: PresentSegment, other: PresentSegment) -> bool:
 
 
 def _find_between(
-    _snapshot: Snapshot, index: PresentIndex, fragment: Fragment, covering: PresentSegment, history: SegmentHistory
+    index: PresentIndex, fragment: Fragment, covering: PresentSegment, history: SegmentHistory, migration: int
 ) -> Iterator[PresentSegment]:
     """The segments that had rows of a fragment between their creation and their last change."""
     assert fragment.created_at_versions is not None
@@ -87,6 +109,7 @@ def _find_between(
     if not segments:
         return
     created = decode_versions(fragment.created_at_versions)
+    created[created <= migration] = 0
     changed = decode_versions(fragment.last_updated_at_versions)
     is_set_again = changed > created
     late = is_set_again & (changed > covering.version)

@@ -229,4 +229,4 @@ def _split(value: Any, tokenizer: str, longest: int) -> set[str]:
     """The words of a string, or of a list of strings, that an index has."""
     text = " ".join(item for item in value if item) if isinstance(value, list) else value or ""
     words = text.split() if tokenizer == "whitespace" else re.findall(r"[^\W_]+", text)
-    return {word for word in words if len(word) >= 3 and len(word.encode()) <= longest}
+    return {word for word in words if len(word) >= 3 and len(word.encode()) < longest}

@@ -232,6 +232,20 @@ class TestBuilding:
             with pytest.raises(InvalidInputError, match="queries must be vectors of one length"):
                 MaintenancePolicy(indices={"v": {"kind": "IVF_FLAT", "queries": wrong}})
 
+    def test_dimensions_that_no_codes_fit_are_named(self, tmp_path):
+        vectors_of_12 = pa.FixedSizeListArray.from_arrays(np.zeros(300 * 12, np.float32), 12)
+        table = lance_core.write_dataset(pa.table({"v": vectors_of_12}), tmp_path / "t.lance")
+        report = maintain(table, MaintenancePolicy(indices={"v": "IVF_RQ"}))
+        assert "it needs a number of dimensions that 8 divides, not 12" in report.index_problems[0]
+        assert (report.indices, read_records(table.config())) == ((), {})
+
+    @pytest.mark.parametrize("length", [39, 40, 41])
+    def test_words_that_the_tokenizer_drops_are_not_sampled(self, tmp_path, length):
+        words = [f"{i:03d}".ljust(length, "x") + f" short{i}" for i in range(100)]
+        table = lance_core.write_dataset({"t": words}, tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices={"t": {"kind": "FTS", "min_recall": 0.9}}))
+        assert states(table)["t_idx"].recall["value"] == 1.0
+
     def test_measurements_are_in_the_log_even_of_an_earlier_release(self, tmp_path):
         fill(tmp_path / "notes.lance")
         log, policy = str(tmp_path / "_maintenance/log.lance"), MaintenancePolicy(indices=SEARCH)
