@@ -7,7 +7,7 @@ written; their content and sizes are unknown.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 from uuid import UUID, uuid4
@@ -30,7 +30,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, Delete, ReserveFragments, Rewrite
+from lance_core.table.operations import CreateIndex, Delete, ReserveFragments, Rewrite, UpdateConfig, UpdateMap
 from lance_core.table.operations.base import ApplyContext, Operation
 from lance_core.table.paths import new_data_file_name
 from lance_core.table.reuse import live_coverage
@@ -172,6 +172,27 @@ class ExpectedVersions(Generic[_Handle]):
         dropped = tuple(index for index in segments if str(index.uuid) in replaced)
         self._change_indices((self._foresee_segment(segments[-1], BitMap(fragment_ids)),), dropped)
 
+    def build_index(self, name: str, field_id: int, type_url: str, fragment_ids: Collection[int]) -> None:
+        """Build an index as one segment, in place of one of that name.
+
+        Args:
+            name: The index.
+            field_id: The indexed field.
+            type_url: The type of its details.
+            fragment_ids: The fragments that it covers.
+        """
+        segment = self._foresee_index(name, field_id, type_url, fragment_ids)
+        self._change_indices((segment,), tuple(index for index in self._manifest.indices if index.name == name))
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index."""
+        self._change_indices((), tuple(index for index in self._manifest.indices if index.name == name))
+
+    def configure(self, entries: Mapping[str, str | None]) -> None:
+        """Set entries of the configuration, or remove those that are None; make no version if there are none."""
+        if entries:
+            self._commit(UpdateConfig(config=UpdateMap(entries=entries)))
+
     def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
         """What a cleanup after these versions would remove of the files that exist now.
 
@@ -247,13 +268,17 @@ class ExpectedVersions(Generic[_Handle]):
     def _foresee_zone_map(self, column: str) -> IndexMetadata:
         schema = self._manifest.schema
         field = indexed_field(schema, next(field.id for field in schema.fields if field.name == column))
+        name = index_name(self._manifest, field, _ZONE_MAP, None, replace=False)
+        return self._foresee_index(name, field.node.id, _ZONE_MAP.type_url, self._manifest.fragments.ids)
+
+    def _foresee_index(self, name: str, field_id: int, type_url: str, fragment_ids: Collection[int]) -> IndexMetadata:
         return IndexMetadata(
             uuid=uuid4(),
-            name=index_name(self._manifest, field, _ZONE_MAP, None, replace=False),
-            fields=(field.node.id,),
+            name=name,
+            fields=(field_id,),
             dataset_version=self._manifest.version,
-            fragment_bitmap=BitMap(self._manifest.fragments.ids).serialize(),
-            details_type_url=_ZONE_MAP.type_url,
+            fragment_bitmap=BitMap(fragment_ids).serialize(),
+            details_type_url=type_url,
         )
 
     def _foresee_segment(self, index: IndexMetadata, covered: BitMap) -> IndexMetadata:

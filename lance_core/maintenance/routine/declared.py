@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from lance_core.errors import CommitConflictError, LanceError
-from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -52,7 +51,7 @@ MOST_UNCOVERED: Final = 0.05
 
 _UNTRAINED: Final = "it would cover no row, as there are too few vectors to train it on; declare another kind"
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
-_COUNTERS: Final = {
+COUNTERS: Final = {
     "build": "indices_built",
     "rebuild": "indices_built",
     "extend": "indices_refreshed",
@@ -239,37 +238,25 @@ def run_early_actions(
     return report
 
 
-def expect_early_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
-    """The report of a dry run after `run_early_actions`."""
-    policy = report.plan.policy
-    declared = survey_declared(expected.dataset, policy, base=expected.base)
-    if declared is None:
-        return report
-    for action in find_early_actions(declared, policy, merges=report.plan.segments_first == "merge"):
-        report = _expect(expected, report, action, declared.facts)
-    return report
+def list_changed_entries(before: Mapping[str, IndexRecord], after: Mapping[str, IndexRecord]) -> dict[str, str | None]:
+    """The entries of the configuration that change with records; None for those that are removed."""
+    entries: dict[str, str | None] = {
+        RECORD_PREFIX + name: record.to_json() for name, record in after.items() if before.get(name) != record
+    }
+    return entries | {RECORD_PREFIX + name: None for name in before if name not in after}
 
 
-def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceReport) -> MaintenanceReport:
-    """The report of a dry run after `run_due_actions`, without what follows from measured recall."""
-    declared = survey_declared(expected.dataset, report.plan.policy, base=expected.base)
-    if declared is None:
-        return report
-    for action in declared.due:
-        reason = _find_limit(action, declared.facts, report, expected.dataset.snapshot)
-        report = report.put_off(reason) if reason else _expect(expected, report, action, declared.facts)
-    return report.plus(indices_not_refreshed=len(declared.missing)) if declared.missing else report
+def drop_idle_records(records: dict[str, IndexRecord], facts: TableFacts, policy: MaintenancePolicy) -> None:
+    """Remove the records of indices that were dropped, and are no longer declared.
 
-
-def _expect(
-    expected: ExpectedVersions[Handle], report: MaintenanceReport, action: IndexAction, facts: TableFacts
-) -> MaintenanceReport:
-    size = estimate_bytes(action, facts, expected.dataset.snapshot)
-    if action.action in ("extend", "merge"):
-        expected.replace_segments(action.name, action.fragment_ids, action.replaced)
-    entry = {"index": action.name, "action": action.action, "reason": action.reason}
-    report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
-    return replace(report, indices=[*report.indices, entry])
+    Args:
+        records: The records.
+        facts: The facts of the version.
+        policy: The policy, with the declarations.
+    """
+    for name in [*records]:
+        if name not in facts.present and records[name].column not in (policy.indices or {}):
+            del records[name]
 
 
 def run_due_actions(
@@ -295,16 +282,14 @@ def run_due_actions(
     with IndexWork(dataset, policy, properties, dict(declared.facts.records), builder) as work:
         # Each action is done once: an index that is never good enough ends the loop as well.
         while action := work.find_next(declared.due):
-            reason = _find_limit(action, declared.facts, report, dataset.snapshot)
+            reason = find_limit(action, declared.facts, report, dataset.snapshot)
             if reason is None:
                 report = work.run(action, declared.facts, report)
                 declared = survey_declared(dataset, policy, work.records) or declared
             else:
                 work.done.add((action.name, action.action))
                 report = report.put_off(reason)
-        for name in [*work.records]:
-            if name not in declared.facts.present and work.records[name].column not in (policy.indices or {}):
-                del work.records[name]  # the index was dropped, and is no longer declared
+        drop_idle_records(work.records, declared.facts, policy)
         work.commit_records()
     problems = describe_problems(declared, {**_find_low_recalls(declared, report), **work.problems})
     return replace(report, index_problems=problems).check_indices(declared.missing, log)
@@ -323,8 +308,15 @@ def _find_low_recalls(declared: DeclaredIndices, report: MaintenanceReport) -> d
     return problems
 
 
-def _find_limit(action: IndexAction, facts: TableFacts, report: MaintenanceReport, snapshot: Snapshot) -> str | None:
-    """The limit of the run's budget by which an action is put off; None if it fits."""
+def find_limit(action: IndexAction, facts: TableFacts, report: MaintenanceReport, snapshot: Snapshot) -> str | None:
+    """The limit of the run's budget by which an action is put off; None if it fits.
+
+    Args:
+        action: The action.
+        facts: The facts of the version.
+        report: The report so far.
+        snapshot: The version.
+    """
     if time_is_up(report.plan.deadline):
         return f"max_duration: the time was up before index {action.name!r} was to {action.action}"
     left, size = report.bytes_left, estimate_bytes(action, facts, snapshot)
@@ -421,7 +413,7 @@ class IndexWork:
                 self.note_failure(action, error)
         else:
             self.problems.pop(action.name, None)  # of an attempt that this one has mended
-            report = report.plus(**{_COUNTERS[action.action]: 1, "bytes_read": size})
+            report = report.plus(**{COUNTERS[action.action]: 1, "bytes_read": size})
             recall = self.records[action.name].recall if action.name in self.records else None
             if action.action == "measure" and recall is not None:
                 entry |= {"recall": recall["value"], **{name: recall[name] for name in _MEASUREMENT}}
@@ -430,12 +422,7 @@ class IndexWork:
 
     def commit_records(self) -> None:
         """Commit the records that have changed, in one version."""
-        entries: dict[str, str | None] = {
-            RECORD_PREFIX + name: record.to_json()
-            for name, record in self.records.items()
-            if self._recorded.get(name) != record
-        }
-        entries |= {RECORD_PREFIX + name: None for name in self._recorded if name not in self.records}
+        entries = list_changed_entries(self._recorded, self.records)
         if entries:
             operation = UpdateConfig(config=UpdateMap(entries=entries))
             retry_on_latest(

@@ -14,12 +14,8 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.ages import find_expiry
 from lance_core.maintenance.routine.budget import sum_bytes
-from lance_core.maintenance.routine.declared import (
-    expect_due_actions,
-    expect_early_actions,
-    find_stale_indices,
-    survey_declared,
-)
+from lance_core.maintenance.routine.declared import find_stale_indices, survey_declared
+from lance_core.maintenance.routine.expected_indices import expect_due_actions, expect_early_actions
 from lance_core.maintenance.routine.health import drop_zone_maps, measure
 from lance_core.maintenance.routine.indices import count_expected_extensions
 from lance_core.maintenance.routine.report import MaintenanceReport
@@ -42,8 +38,8 @@ def foresee(dataset: Handle, report: MaintenanceReport, in_use: Mapping[str, int
     plan, policy, tasks = report.plan, report.plan.policy, report.tasks
     report = replace(report, tasks=(), after=plan.health)
     if report.is_put_off or not plan.is_due or plan.health is None:
-        left = [*plan.indices_left, *(() if report.is_put_off else plan.indices_missing)]
-        return report.plus(indices_not_refreshed=len(left)) if left else report
+        report = report.plus(indices_not_refreshed=len(plan.indices_left)) if plan.indices_left else report
+        return report if report.is_put_off else report.check_indices(plan.indices_missing, None)
     expected: _Expected = ExpectedVersions(dataset)
     expiry = find_expiry(dataset, policy, plan.expire_before)
     if expiry is not None and expiry.rows:
@@ -96,7 +92,11 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport) -> Ma
     if due:
         refreshed = count_expected_extensions(expected, dict.fromkeys(due))
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
+    version = expected.dataset.version
     report = expect_due_actions(expected, report)
+    if expected.dataset.version > version and not report.deferred:
+        options = plan.policy.compaction_options()
+        report = _add_rewrites(expected, report, Compaction.plan(expected.dataset, options).tasks)
     if plan.files_to_move:
         report = report.plus(files_moved=plan.files_to_move, bytes_moved=plan.bytes_to_move)
     return report.plus(row_ids_migrated=1) if plan.row_ids_due else report

@@ -274,12 +274,12 @@ class MaintenanceReport:
             self, error=_join_messages(self.error, message), is_damaged=self.is_damaged or shows_damage(error)
         )
 
-    def check_indices(self, missing: Sequence[str], log: Log) -> MaintenanceReport:
+    def check_indices(self, missing: Sequence[str], log: Log | None) -> MaintenanceReport:
         """This report with the indices for which pylance is missing; with `require_search`, problems are errors.
 
         Args:
             missing: The names of these indices.
-            log: Gets the warnings.
+            log: Gets the warnings; None for a dry run.
         """
         report, problems = self, list(self.index_problems)
         if missing:
@@ -288,7 +288,8 @@ class MaintenanceReport:
             )
             report = report.plus(indices_not_refreshed=len(missing))
         for problem in problems:
-            log.warning("%s: %s", self.plan.table, problem)
+            if log is not None:
+                log.warning("%s: %s", self.plan.table, problem)
             if self.plan.policy.require_search:
                 report = report.failed("refresh_indices", problem)
         return report

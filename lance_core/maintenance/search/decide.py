@@ -31,6 +31,7 @@ from lance_core.maintenance.search.record import IndexRecord
 MOST_SEGMENTS: Final = 16
 """The segments of an index that are searched one by one before they are merged."""
 
+NEVER_MEASURED: Final = "its recall was never measured"
 _MEASURED_GROWTH: Final = 1.1
 _BLOCKED: Final = ("wait", "install", "reject")
 _GROWTH_OF_MERGES: Final = 2
@@ -427,13 +428,18 @@ def choose_segments_to_merge(index: PresentIndex, missed_rows: int) -> list[Pres
     return merged
 
 
+def is_measured(declaration: IndexDeclaration) -> bool:
+    """Whether the recall of a declared index is measured."""
+    return declaration.needs_pylance and declaration.kind != "NGRAM"
+
+
 def _decide_measurement(case: _Case) -> IndexAction | None:
     declaration, index, record = case.declaration, case.index, case.record
-    if declaration.kind == "NGRAM" or index is None or record is None:
+    if not is_measured(declaration) or index is None or record is None:
         return None
     recall = record.recall
     if recall is None:
-        return case.make("measure", "its recall was never measured")
+        return case.make("measure", NEVER_MEASURED)
     if recall["settings"] != declaration.search_settings:
         return case.make("measure", "its recall was measured at other settings")
     if index.rows >= _MEASURED_GROWTH * recall["rows"]:

@@ -627,7 +627,31 @@ class TestProblems:
         report = maintain(table, policy, budget=budget)
         assert dry.outcome == report.outcome == "partly done"
         assert dry.done["indices_built"] == report.done["indices_built"] < 3
-        assert work(dry) == [each for each in work(report) if each[1] == "build"]
+        assert work(dry) == work(report)
+
+    @pytest.mark.parametrize("retained", [None, 2])
+    def test_a_dry_run_counts_the_versions_of_builds_and_of_their_records(self, tmp_path, retained):
+        table = fill(tmp_path / "t.lance", pieces=2)
+        scalar = {"id": "BTREE"}
+        declarations = [{**SEARCH, **scalar}, {**SEARCH, **scalar}, {"t": "NGRAM"}, scalar, {"v": "IVF_SQ", **scalar}]
+        for number, indices in enumerate(declarations):
+            policy = MaintenancePolicy(indices=indices, drop_undeclared=True, retain_versions=retained)
+            dry, report = maintain(table, policy, dry_run=True), maintain(table, policy)
+            assert work(dry) == work(report)
+            assert (dry.outcome, dry.after.versions) == (report.outcome, report.after.versions)
+            assert dry.after.fragments == report.after.fragments
+            fill(table.uri, 600 + 100 * number, 100)
+
+    def test_a_dry_run_with_required_search_fails_as_the_run_does(self, tmp_path, monkeypatch):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices=SEARCH, index_timeout="1ms"))
+        required = MaintenancePolicy(indices=SEARCH, index_timeout="1ms", require_search=True)
+        without = replace(required, index_timeout="1h")
+        for policy in (required, without):
+            for dry_run in (True, False):
+                with pytest.raises(MaintenanceFailedError, match=r"index 'v_idx'|which v_idx, t_idx need"):
+                    maintain(table, policy, dry_run=dry_run)
+            monkeypatch.setattr(declared, "find_pylance", lambda: None)
 
     def test_secrets_are_in_no_list_of_processes(self, tmp_path):
         table = fill(tmp_path / "t.lance")
