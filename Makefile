@@ -54,7 +54,7 @@ java:
 	fi
 
 # The server of Azure's tests, from npm; without it these tests are skipped, and say so.
-$(AZURITE):
+$(AZURITE): | $(STAMP)
 	@npm install --silent --no-audit --no-fund --prefix .venv/azurite azurite@$(AZURITE_VERSION) || \
 	  echo "Azurite could not be installed by npm: tests of Azure are skipped."
 
