@@ -1,5 +1,6 @@
 """`LanceTableResource`: Lance tables for the bodies of assets, checks, sensors and ops."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,13 @@ from pydantic import Field
 
 from lance_dagster._context.check_log import record_or_find_begin
 from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
+from lance_dagster._context.steps import ABSENT
 from lance_dagster.lineage.check_reads import record_check_read
 from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import BranchPolicy, tag_run_with_branch
+from lance_dagster.tables.branch_policy import BranchPolicy, reject_run_without_step, tag_run_with_branch
 from lance_dagster.tables.location import reject_no_location
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
@@ -70,7 +72,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             DatasetNotFoundError: In a run on a branch, the step materializes the asset, and the table does not exist.
                 Or the namespace has no such table, and the step does not materialize the asset.
         """
-        running = running_step()
+        running = self._running_step(f"the URI of {table_ref(asset_key).name} is asked for")
         root = self._root_of(running)
         location, ref = root.locate(asset_key), table_ref(asset_key)
         if running is not None and ref.key in running.assets:
@@ -163,7 +165,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             VersionNotFoundError: The version, tag or branch does not exist.
         """
         pinned = any(pin is not None for pin in (version, tag, branch, as_of))
-        running = running_step()
+        running = running_step() if pinned else self._running_step(f"{table_ref(asset_key).name} is opened")
         root = self._root_of(running)
         if pinned:
             dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
@@ -175,6 +177,18 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         if running is not None:
             remember_input(running.facts.step, table_ref(asset_key).name, dataset, attempt=running.attempt)
         return dataset
+
+    def _running_step(self, label: str) -> RunningStep | None:
+        """The step that is running in this thread; None outside of a run, or in a thread of a run on main."""
+        running = running_step()
+        if running is None:
+            reject_run_without_step(self.branching, self._created_in(), label)
+        return running
+
+    def _created_in(self) -> dg.InitResourceContext | None:
+        with suppress(*ABSENT):
+            return self.get_resource_context()
+        return None
 
     def _root_of(self, running: RunningStep | None) -> TableRoot:
         """The root with the branch policy of the running step's IO manager for this root, unless it has its own."""

@@ -5,10 +5,12 @@ This is the only module that reads `step_context`, which Dagster gives to IO man
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any
 
 import dagster as dg
@@ -86,7 +88,7 @@ class RunFacts:
 
 
 def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
-    """The facts of an input's or output's step; None in a context that was built by hand and belongs to no run."""
+    """The facts of an input's or output's step; None for an input outside of a run, or an output built by hand."""
     step = _step(context)
     if step is None:
         return None
@@ -388,11 +390,35 @@ def _given_keys(context: dg.OutputContext) -> set[str]:
         return set()
 
 
+def has_step(context: dg.OutputContext | dg.InputContext) -> bool:
+    """Whether the step is known that writes an output or loads an input."""
+    return _step(context) is not None
+
+
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
     try:
         return context.step_context
     except dg.DagsterInvariantViolationError:
-        return None
+        return _step_of_body() if isinstance(context, dg.InputContext) else None
+
+
+def _step_of_body() -> Any | None:
+    """The context of the step whose body loads an asset itself; None outside of a body.
+
+    The context of an input that `context.load_asset_value` builds has no step. In a thread that the body has started,
+    the step is that of the execution context whose method is being called.
+    """
+    try:
+        return dg.OpExecutionContext.get().get_step_execution_context()
+    except (dg.DagsterInvariantViolationError, AttributeError):  # no body, or one that a test calls directly
+        pass
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - see above
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, dg.OpExecutionContext):
+            return caller.get_step_execution_context()
+        frame = frame.f_back
+    return None
 
 
 def job_of_step(context: dg.InputContext | dg.OutputContext) -> Any:

@@ -175,7 +175,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         """Create the IO manager; Dagster calls this in each process that runs steps."""
         from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
-        manager = LanceTableIOManager(self.settings())
+        manager = LanceTableIOManager(self.settings(), context)
         call_at_step_start(context, manager.remember_begin, manager.miss_begin)
         return manager
 

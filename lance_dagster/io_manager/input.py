@@ -44,7 +44,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     reject_memory_of_another_process(context, settings)
     asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
     label = f"input {_input_name(context)} ({asset})"
-    type_handlers = settings.type_handlers
+    type_handlers, facts = settings.type_handlers, run_facts(context)
 
     def find_loading() -> Loading:
         default = default_load_type(settings)
@@ -55,8 +55,10 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
             raise dg.DagsterInvariantViolationError(
                 f"{label} has no upstream output, and LanceIOManager loads only outputs; use another IO manager for it"
             )
-        return load_op_output(context.upstream_output, settings, find_loading, label, context.definition_metadata)
-    loading, facts = find_loading(), run_facts(context)
+        return load_op_output(
+            context.upstream_output, facts, settings, find_loading, label, context.definition_metadata
+        )
+    loading = find_loading()
     step = None if facts is None else facts.step
     upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
     location = settings.locate(TableRef(key=context.asset_key, metadata=upstream))
@@ -76,7 +78,8 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     values, loads_whole_table = {}, isinstance(loading.handler, LanceDatasetHandler)
     _record_check_read(context, facts, settings, requests, upstream.get("partition_expr"))
     for key, request in requests.items():
-        name, rows = f"{_input_name(context)}[{key}]", None if loads_whole_table else request.filter
+        rows = None if loads_whole_table else request.filter
+        name = f"{_input_name(context)}[{key if context.has_input_name else rows}]"  # a body may load several parts
         asset, attempt = context.asset_key.to_user_string(), 0 if facts is None else facts.attempt
         remember_input(step, asset, request.dataset, attempt=attempt, input_name=name, rows=rows)
         context.log.debug("%s: version %s of %s", label, request.dataset.version, location.uri)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.lineage.history import input_entry
-from lance_dagster.properties import INPUT_PREFIX, join_values
+from lance_dagster.properties import INPUT_PREFIX, join_values, split_values
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -93,6 +93,11 @@ class StepInputs:
     changes: dict[str, ConsumedChanges] = field(default_factory=dict)
     columns: dict[int, tuple[str, str]] = field(default_factory=dict)
 
+    def begin(self, attempt: int) -> None:
+        """Forget what another attempt has read."""
+        if self.attempt != attempt:
+            self.attempt, self.read, self.rows = attempt, {}, {}
+
 
 _lock = threading.Lock()
 _steps: OrderedDict[Step, StepInputs] = OrderedDict()
@@ -128,10 +133,25 @@ def remember_input(
     """
     entry = json.dumps(input_entry(dataset))
     with inputs_of(step) as inputs:
-        if inputs.attempt != attempt:
-            inputs.attempt, inputs.read, inputs.rows = attempt, {}, {}
+        inputs.begin(attempt)
         inputs.read.setdefault(asset, {})[input_name or entry] = entry
         inputs.rows.setdefault(dataset.root_uri, {})[input_name] = rows
+
+
+def remember_inputs_of_op(step: Step | None, properties: Mapping[str, str], *, attempt: int) -> None:
+    """Keep what the output of an op that a step loads was made from; without a step, do nothing.
+
+    Args:
+        step: The step.
+        properties: The properties of the commit that stored the output.
+        attempt: The number of the step's attempt in the run.
+    """
+    with inputs_of(step) as inputs:
+        inputs.begin(attempt)
+        for name, value in properties.items():
+            if name.startswith(INPUT_PREFIX):
+                entries = inputs.read.setdefault(name.removeprefix(INPUT_PREFIX), {})
+                entries |= {entry: entry for entry in split_values(value)}
 
 
 def loaded_rows(step: Step | None, uri: str) -> pc.Expression | None:

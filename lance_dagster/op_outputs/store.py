@@ -5,6 +5,7 @@
     a frame            its rows
     any other value    one row with its pickle, as Dagster's own IO managers store it
 
+The commit names the inputs of the step, `dagster.input.<asset>`, which a step that loads the output takes over as its own.
 Each output is a table of its own, which a retry of the step overwrites; maintenance removes the outputs of runs that
 ended long ago (`cleanup`). Each byte of a character that a folder's name cannot have is written as "=" and two
 hexadecimal digits.
@@ -22,11 +23,12 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context.steps import run_time_metadata
+from lance_dagster._context.steps import RunFacts, run_facts, run_time_metadata
 from lance_dagster.handlers import LanceTypeHandler, Loading, find_handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.handlers.input_selection import parse_columns, parse_filter
-from lance_dagster.properties import RUN_ID, STEP_KEY
+from lance_dagster.lineage.step_inputs import input_properties, remember_inputs_of_op
+from lance_dagster.properties import RUN_ID, STEP_KEY, properties_of
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER, plain_metadata
 from lance_dagster.tables.settings import (
@@ -54,7 +56,8 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     if handler is None:
         obj, handler = _pickled(obj, label), find_handler_for_value(_EMPTY, label=label)
     uri = _uri(context, settings)
-    output = _settings(context, label)
+    output, facts = _settings(context, label), run_facts(context)
+    inputs = input_properties(None if facts is None else facts.step)
     request = WriteRequest(
         uri=uri,
         mode="overwrite",
@@ -63,7 +66,8 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
         output=output,
         table=settings,
         commit=lance_core.Commit(
-            message=output.commit_message, properties={RUN_ID: context.run_id, STEP_KEY: context.step_key}
+            message=output.commit_message,
+            properties={RUN_ID: context.run_id, STEP_KEY: context.step_key, **inputs},
         ),
     )
     outcome = handler.write(obj, request)
@@ -115,6 +119,7 @@ def _pickled(obj: Any, label: str) -> pa.Table:
 
 def load_op_output(
     context: dg.OutputContext,
+    facts: RunFacts | None,
     settings: TableSettings,
     loading: Callable[[], Loading],
     label: str,
@@ -124,6 +129,7 @@ def load_op_output(
 
     Args:
         context: The output that is loaded.
+        facts: The run and the step that load it.
         settings: The settings of the IO manager.
         loading: Returns how the input is loaded; called only if the output was stored as rows.
         label: The input, for messages.
@@ -150,6 +156,9 @@ def load_op_output(
     dataset = settings.open_uri(uri)
     if dataset is None:
         raise DatasetNotFoundError(f"{label}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
+    if facts is not None:
+        inputs = properties_of(dataset.read_transaction(dataset.version))
+        remember_inputs_of_op(facts.step, inputs, attempt=facts.attempt)
     if dataset.schema.names == [_PICKLED]:
         chosen = [key for key in ("columns", "lance/filter") if metadata.get(key) is not None]
         if chosen:

@@ -26,7 +26,7 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from lance_dagster._context.roots import root_of
-from lance_dagster._context.steps import RunFacts
+from lance_dagster._context.steps import RunFacts, facts_of
 from lance_dagster.tables.arguments import CheckedArguments
 
 BRANCH_TAG = "lance/branch"
@@ -116,6 +116,29 @@ def tag_run_with_branch(policy: BranchPolicy, facts: RunFacts | None) -> str | N
     if branch is not None:
         _add_tag(facts, facts.run_id, BRANCH_TAG, branch)
     return branch
+
+
+def reject_run_without_step(policy: BranchPolicy, context: dg.InitResourceContext | None, label: str) -> None:
+    """Reject a read of which no step is known, in a run on a branch: in a thread, Dagster does not name the step.
+
+    Args:
+        policy: The policy of the resource; if it is off, the branch is that which another resource has recorded.
+        context: The context in which the resource was created; None outside of a run.
+        label: The read, for messages.
+
+    Raises:
+        DagsterInvalidInvocationError: The run is on a branch.
+    """
+    if context is None or context.run is None or context.instance is None:
+        return
+    facts = facts_of(context.instance.get_run_by_id(context.run.run_id) or context.run, context.instance)
+    branch = tag_run_with_branch(policy, facts) or (facts.tags.get(BRANCH_TAG) if policy.kind == "off" else None)
+    if branch is not None:
+        raise dg.DagsterInvalidInvocationError(
+            f"{label} in a run on branch {branch}, in a thread of which Dagster does not name the step, so that the "
+            "step would not record what it reads: do it in the thread of the body, or start the function of the thread "
+            "by contextvars.copy_context().run"
+        )
 
 
 def _branch_of_root(policy: BranchPolicy, facts: RunFacts) -> str | None:

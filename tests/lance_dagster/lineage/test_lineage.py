@@ -642,3 +642,68 @@ def test_a_version_opened_in_the_body_stands_beside_the_input(lake):
     assert [read.version for read in next(read_history(branch)).inputs] == [4, 1, 3]
     lake.table("growth").branches.promote("work")
     assert [read.version for read in next(read_history(lake.table("growth"))).inputs] == [4, 1, 3]
+
+
+def test_a_graph_asset_records_what_its_ops_have_loaded(lake):
+    """The stored output of each op names the inputs that it is made from, for the ops that load it."""
+
+    @dg.asset
+    def orders() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.op
+    def load(orders: pa.Table) -> pa.Table:
+        return orders
+
+    @dg.op
+    def count(tables: LanceTableResource) -> int:
+        return tables.open("public/more").count_rows()
+
+    @dg.op(retry_policy=dg.RetryPolicy(max_retries=1))
+    def put_together(context, rows: pa.Table, n: int) -> dict:  # no frame
+        if context.retry_number == 0:
+            raise dg.Failure("the first attempt")
+        return {"n": [*rows["n"].to_pylist(), n]}
+
+    @dg.op
+    def shape(columns: dict) -> pa.Table:
+        return pa.table(columns)
+
+    @dg.graph_asset
+    def shaped(orders):
+        return shape(put_together(load(orders), count()))
+
+    lance_core.write_dataset({"n": [1, 2]}, lake.uri("more"))
+    resources = {"tables": LanceTableResource(root_uri=lake.root)}
+    for _ in range(2):
+        lake.run(orders, shaped, resources=resources)
+    assert lake.rows("shaped") == [(1,), (2,)]
+    properties = lake.properties("shaped")[-1]
+    read = {key: json.loads(value)["version"] for key, value in properties.items() if key.startswith("dagster.input.")}
+    assert read == {"dagster.input.orders": 2, "dagster.input.public/more": 1}
+    event = lake.instance.get_latest_materialization_event(shaped.key).asset_materialization
+    assert {one["asset"]: one["version"] for one in event.metadata["lance/inputs"].value} == {
+        "orders": 2,
+        "public/more": 1,
+    }
+
+
+def test_what_an_op_of_another_io_manager_has_loaded_is_not_recorded(lake):
+    @dg.asset
+    def orders() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.op(out=dg.Out(io_manager_key="memory"))
+    def load(orders: pa.Table) -> pa.Table:
+        return orders
+
+    @dg.op
+    def shape(rows: pa.Table) -> pa.Table:
+        return rows
+
+    @dg.graph_asset
+    def shaped(orders):
+        return shape(load(orders))
+
+    lake.run(orders, shaped, resources={"memory": dg.mem_io_manager})
+    assert not any(key.startswith("dagster.input.") for key in lake.properties("shaped")[-1])
