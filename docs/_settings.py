@@ -76,6 +76,11 @@ annotated as `LanceDataset` is a handle, as `lance_core.dataset` returns it: its
 payloads with `blob_handling="all_binary"`; returned as an output it is written with its payloads.
 """
 
+_GRAPHS: Final = """\
+In a graph asset they stand at the op, `dg.In(metadata={...})`: Dagster drops the metadata of `dg.AssetIn` of `@dg.graph_asset` and
+`@dg.graph_multi_asset` before this package could see it, so that it has no effect there.
+"""
+
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "LANCE_CPU_THREADS": "threads of a process that decode, encode, filter and sort, at least 1; one per core that the "
     "process may use by default. Threads that read or write, such as several steps in one process, work beside them",
@@ -112,6 +117,7 @@ def settings_page() -> str:
             "",
             f"`dg.AssetIn(metadata={{...}})`. {', '.join(f'`{key}`' for key in INPUT_PINS)} cannot be combined.",
             "",
+            _GRAPHS,
             *_table(["key", "meaning"], ([f"`{key}`", text] for key, text in INPUT_ENTRIES.items())),
             "",
             _BLOBS,

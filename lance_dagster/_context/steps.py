@@ -248,6 +248,11 @@ def is_own_upstream(context: dg.InputContext) -> bool:
     return assets is not None and context.asset_key in assets.keys
 
 
+def can_subset(context: dg.InputContext) -> bool:
+    """Whether the step of an input writes assets of which a run may choose some."""
+    return bool(getattr(getattr(_step(context), "assets_def", None), "can_subset", False))
+
+
 def is_fan_in(context: dg.InputContext) -> bool:
     """Whether the input is a list that Dagster puts together, one value per source."""
     return _sources(context) is not None

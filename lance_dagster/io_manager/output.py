@@ -124,16 +124,27 @@ class TableOutput:
         return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
 
     def plan_slices(self, schema: pa.Schema) -> lance_core.Slices | None:
-        """The run's partitions as slices of the written columns; None for an asset without partitions."""
+        """The run's partitions as slices of the written columns; None for an asset without partitions.
+
+        Raises:
+            SchemaError: The table lacks a partition column that the output has.
+        """
         if self.keys is None:
             return None
-        return make_slices(
-            self.context.asset_key,
-            self.context.asset_partitions_def,
-            self.context.asset_partition_keys,
-            self.metadata.get("partition_expr"),
-            schema,
-        )
+        context, expression = self.context, self.metadata.get("partition_expr")
+        key, definition = context.asset_key, context.asset_partitions_def
+        try:
+            return make_slices(key, definition, context.asset_partition_keys, expression, schema)
+        except SchemaError as error:
+            for name in partition_columns(expression, schema, key):
+                if name in self.frame.names and name not in schema.names:
+                    raise SchemaError(
+                        f"{self.label}: metadata partition_expr names {name!r}, which the output has and the table "
+                        f"{self.uri} lacks, so that the rows of the table belong to no partition; nothing was written. "
+                        "Add the column with the values of these rows first, as by add_columns of the table, or store "
+                        'the asset in another table (metadata "table")'
+                    ) from error
+            raise
 
     def write_request(
         self, mode: CommitMode, slices: lance_core.Slices | None, settings: OutputSettings

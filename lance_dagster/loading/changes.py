@@ -31,7 +31,7 @@ import dagster as dg
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, UnsupportedError
-from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
+from lance_dagster._context.steps import RunFacts, can_subset, defined_metadata, facts_of, outputs_of_step, tag_run
 from lance_dagster.lineage import watermarks
 from lance_dagster.lineage.input_parts import InputPart, input_parts, positions_by_partition, positions_of_partition
 from lance_dagster.lineage.step_inputs import ConsumedChanges
@@ -162,14 +162,15 @@ def plan_changes_of_input(
     ]
     if not readers:
         raise dg.DagsterInvalidDefinitionError(
-            f"{label}: {CHANGES} is for inputs of assets, whose tables record what was consumed; remove the entry"
+            f"{label}: {CHANGES} is for inputs of assets, whose tables record what was consumed, and this step stores "
+            "no asset; remove the entry, or let one op load the changes and return the value of the asset"
         )
     read: dict[watermarks.InputPosition | None, list[UnreadRange]] = {}
     spans = [_span(facts, dataset, reader, part, reads, read, label) for reader in readers for part in reader.parts]
     spans = _fix_end_of_changes(context, facts, dataset, spans, label) if spans else []
     end = spans[0].range.dataset if spans else dataset
     consumed = max((span.range.consumed for span in spans), key=lambda dataset: dataset.version, default=dataset)
-    begins = _by_begin(spans, label) or {end.version: []}
+    begins = _by_begin(context, facts, spans, label) or {end.version: []}
     is_first = all(span.part.begin is None for span in spans)
     if not end.has_stable_row_ids and is_first:
         context.log.warning(
@@ -306,26 +307,47 @@ def _moves(
     return moves
 
 
-def _by_begin(spans: Iterable[_Span], label: str) -> dict[int, list[str] | None]:
+def _by_begin(
+    context: dg.InputContext, facts: RunFacts, spans: Iterable[_Span], label: str
+) -> dict[int, list[str] | None]:
     """The partitions of the input by the version after which they are read; None for all rows.
 
     Raises:
         IncompatibleConflictError: Partitions or outputs have consumed the same rows up to different versions.
     """
-    begins: dict[str | None, set[int]] = {}
+    by_key: dict[str | None, list[_Span]] = {}
     for span in spans:
-        begins.setdefault(span.part.key, set()).add(span.range.begin)
-    differing = next((sorted(versions) for versions in begins.values() if len(versions) > 1), None)
-    if differing is not None:
-        raise IncompatibleConflictError(
-            f"{label}: the partitions of this run, or the outputs of the step, have consumed the same rows of the "
-            f"input up to different versions, {differing}; run the partitions one by one, or with the tag "
-            f"{watermarks.FULL_REFRESH}=true"
-        )
+        by_key.setdefault(span.part.key, []).append(span)
     keys_by_begin: dict[int, list[str] | None] = {}
-    for key, (begin,) in begins.items():
-        keys_by_begin[begin] = None if key is None else [*(keys_by_begin.get(begin) or []), key]
+    for key, some in by_key.items():
+        begins = sorted({span.range.begin for span in some})
+        if len(begins) > 1:
+            raise IncompatibleConflictError(_describe_difference(context, facts, some, label))
+        keys_by_begin[begins[0]] = None if key is None else [*(keys_by_begin.get(begins[0]) or []), key]
     return keys_by_begin
+
+
+def _describe_difference(context: dg.InputContext, facts: RunFacts, spans: Sequence[_Span], label: str) -> str:
+    """The message about partitions or outputs that have consumed the same rows up to different versions."""
+    begins: dict[str, set[int]] = {}
+    for span in spans:
+        begins.setdefault(span.reader.asset, set()).add(span.range.begin)
+    refresh = f"with the tag {watermarks.FULL_REFRESH}=true"
+    if len(begins) == 1 or any(len(versions) > 1 for versions in begins.values()):
+        versions = sorted({span.range.begin for span in spans})
+        said = f"the partitions of this run have consumed the same rows of the input up to different versions, {versions}"
+        return f"{label}: {said}; run the partitions one by one, or {refresh}"
+    ahead, ways = max(spans, key=lambda span: span.range.begin), [f"launch a run {refresh}"]
+    if can_subset(context):
+        ways.insert(0, "materialize each by a run of its own")
+    run = None if ahead.part.stored is None else watermarks.InputPosition.of(ahead.part.stored).run
+    if run is not None and not facts.succeeded(run):
+        ways.insert(0, f"re-execute run {run}, which failed after it had written {ahead.reader.asset}, or undo that run")
+    said = ", ".join(f"{asset} up to version {version}" for asset, (version,) in sorted(begins.items()))
+    return (
+        f"{label}: the assets of this step have consumed the same rows of the input up to different versions, {said}, "
+        f"and one input cannot be right for both; {', or '.join(ways)}"
+    )
 
 
 def _fix_end_of_changes(

@@ -146,8 +146,8 @@ def _column_type(schema: pa.Schema, column: str) -> pa.DataType:
     positions = schema.get_all_field_indices(column)
     if not positions:
         raise SchemaError(
-            f"partition column {column!r} is not among the columns {schema.names}; metadata partition_expr must "
-            "name one of these"
+            f"partition column {column!r} is not among the table's columns {schema.names}; metadata partition_expr "
+            "must name one of these"
         )
     if len(positions) > 1:
         raise SchemaError(f"partition column {column!r} exists {len(positions)} times; its name must be unique")

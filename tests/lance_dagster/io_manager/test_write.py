@@ -274,7 +274,7 @@ class TestPartitions:
         ("metadata", "message"),
         [
             ({"partition_expr": None}, "must name the partition column"),
-            ({"partition_expr": "dya"}, "not among the columns"),
+            ({"partition_expr": "dya"}, "not among the table's columns"),
         ],
     )
     def test_without_an_exact_predicate_nothing_is_written(self, lake, tmp_path, metadata, message):
@@ -753,3 +753,27 @@ def test_a_table_that_is_made_again_during_a_run_is_left_alone(lake, write_mode,
     table = lake.table("analytics/events")
     assert (table.version, table.to_table()) == (1, frame((date(3), 3)))
     assert sum(1 for _ in Path(uri, "data").iterdir()) == 1
+
+
+def test_a_partition_column_that_the_table_lacks_is_added_with_the_values_of_its_rows(lake):
+    def table(**metadata):
+        metadata = {"partition_expr": {"d": "d", "z": "z"}, **metadata}
+        parts = {"d": dg.StaticPartitionsDefinition(["a", "b"]), "z": dg.StaticPartitionsDefinition(["u", "v"])}
+
+        @dg.asset(partitions_def=dg.MultiPartitionsDefinition(parts), metadata=metadata)
+        def parted(context) -> pa.Table:
+            cell = context.partition_key.keys_by_dimension
+            return pa.table({"d": [cell["d"]], "n": [2], "z": [cell["z"]]})
+
+        return parted
+
+    uri = lake.uri("parted")
+    lance_core.write_dataset({"d": ["a", "b"], "n": [1, 1]}, uri)
+    for mode in ("strict", "add_columns"):
+        said = errors(lake.run(table(**{"lance/schema_mode": mode}), partition="a|u", fails=True))
+        assert f"partition_expr names 'z', which the output has and the table {uri} lacks" in said
+        assert "Add the column with the values of these rows first" in said
+    lake.table("parted").add_columns({"z": "'u'"})
+    for cell in ("a|u", "a|v"):
+        lake.run(table(), partition=cell)
+    assert lake.rows("parted") == [("a", 2, "u"), ("a", 2, "v"), ("b", 1, "u")]

@@ -12,7 +12,7 @@ import pytest
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_core.maintenance.routine.survey import list_held_versions
-from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job, build_undo_job
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
 from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, SINCE, THREE, TWO, Copy, change, rows, source
@@ -411,6 +411,90 @@ def test_outputs_with_other_keys_leave_no_row_behind(lake, table):
     lance.dataset(lake.uri("source")).update({"n": "7"}, where="id = 2")
     lake.run(source, copies, select=["by_id", "by_both"])
     assert lake.rows("by_id") == lake.rows("by_both") == [(1, 0), (2, 7), (3, 0)]
+
+
+def test_an_op_of_a_graph_asset_loads_changes(lake, table):
+    """Dagster drops the metadata of the inputs of graph assets, and keeps that of the op's."""
+
+    @dg.op(ins={"source": dg.In(metadata={**SINCE, "lance/filter": "id <> 2"})})
+    def load(source: pa.Table) -> pa.Table:
+        return source.select(["id", "n"])
+
+    @dg.op
+    def shape(rows: pa.Table) -> pa.Table:
+        return rows
+
+    @dg.graph_asset(metadata={"lance/write_mode": "append"})
+    def copy(source):
+        return load(source)
+
+    @dg.graph_asset
+    def of_two_ops(source):
+        return shape(load(source))
+
+    for n in (4, 5):
+        lake.run(source, copy, select=["copy"])
+        lance.write_dataset(rows(n), lake.uri("source"), mode="append")
+    assert lake.rows("copy") == [(1, 0), (3, 0), (4, 0)]
+    message = errors(lake.run(source, of_two_ops, select=["of_two_ops"], fails=True))
+    assert "this step stores no asset; remove the entry, or let one op load the changes and return the value" in message
+
+
+def two_copies(fails, *, can_subset):
+    out = dg.AssetOut(metadata={"lance/write_mode": "append"}, is_required=not can_subset)
+    outs = {"ahead": out, "behind": out}
+
+    @dg.multi_asset(ins={"source": dg.AssetIn(metadata=SINCE)}, outs=outs, can_subset=can_subset)
+    def copies(context, source: pa.Table):
+        for name in sorted(context.op_execution_context.selected_output_names):
+            if name == "behind" and fails:
+                raise dg.Failure(fails.pop())
+            yield dg.Output(source.select(["id", "n"]), output_name=name)
+
+    return copies
+
+
+@pytest.mark.parametrize("remedy", ["re-execute", "undo", "refresh"])
+def test_a_failure_between_two_outputs_names_what_to_do(lake, table, remedy):
+    fails = []
+    copies = two_copies(fails, can_subset=False)
+    assets, names = [source, copies], ["ahead", "behind"]
+    lake.run(*assets, select=names)
+    fails.append("between the outputs")
+    lance.write_dataset(rows(4), lake.uri("source"), mode="append")
+    failed = lake.run(*assets, select=names, fails=True)
+    lance.write_dataset(rows(5), lake.uri("source"), mode="append")
+    message = errors(lake.run(*assets, select=names, fails=True))
+    assert "have consumed the same rows of the input up to different versions" in message
+    assert "ahead up to version 2, behind up to version 1, and one input cannot be right for both" in message
+    assert f"re-execute run {failed.run_id}, which failed after it had written ahead, or undo that run" in message
+    assert "or launch a run with the tag lance/full_refresh=true" in message
+    assert "by a run of its own" not in message
+    if remedy == "re-execute":
+        tags = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+        lake.run(*assets, select=names, tags=tags)
+    elif remedy == "undo":
+        undo = build_undo_job([copies])
+        defs = dg.Definitions(assets, jobs=[undo], resources={"io_manager": lake.manager()})
+        job = defs.resolve_job_def(undo.name)
+        assert job.execute_in_process(
+            instance=lake.instance, tags={"lance/undo_run": failed.run_id}, run_config=QUIET
+        ).success
+    lake.run(*assets, select=names, tags={"lance/full_refresh": "true"} if remedy == "refresh" else {})
+    assert lake.rows("ahead") == lake.rows("behind") == [(n, 0) for n in range(1, 6)]
+
+
+def test_an_output_that_is_new_to_its_input_catches_up_by_a_run_of_its_own(lake, table):
+    copies = two_copies([], can_subset=True)
+    lake.run(source, copies, select=["ahead"])
+    message = errors(lake.run(source, copies, select=["ahead", "behind"], fails=True))
+    assert "ahead up to version 1, behind up to version 0" in message
+    assert "materialize each by a run of its own, or launch a run with the tag lance/full_refresh=true" in message
+    assert "re-execute" not in message
+    lake.run(source, copies, select=["behind"])
+    lance.write_dataset(rows(4), lake.uri("source"), mode="append")
+    lake.run(source, copies, select=["ahead", "behind"])
+    assert lake.rows("ahead") == lake.rows("behind") == [(n, 0) for n in range(1, 5)]
 
 
 @pytest.mark.parametrize(

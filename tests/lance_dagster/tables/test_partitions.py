@@ -253,8 +253,8 @@ class TestDimensions:
         (None, InvalidInputError, "metadata must name the partition column"),
         ("", InvalidInputError, "must be the name of a column"),
         ({"day": "p"}, InvalidInputError, "must be the name of a column"),
-        ("P", SchemaError, r"'P' is not among the columns \['p'\]"),
-        ("DATE(q)", SchemaError, "partition column 'q' is not among the columns"),
+        ("P", SchemaError, r"'P' is not among the table's columns \['p'\]"),
+        ("DATE(q)", SchemaError, "partition column 'q' is not among the table's columns"),
     ],
 )
 def test_partition_expr_that_names_no_column_is_rejected(partition_expr, error, message):
