@@ -77,8 +77,8 @@ payloads with `blob_handling="all_binary"`; returned as an output it is written 
 """
 
 _GRAPHS: Final = """\
-In a graph asset they stand at the op, `dg.In(metadata={...})`: Dagster drops the metadata of `dg.AssetIn` of `@dg.graph_asset` and
-`@dg.graph_multi_asset` before this package could see it, so that it has no effect there.
+In a graph asset they stand at the op, `dg.In(metadata={...})`: Dagster drops the metadata of `dg.AssetIn` of
+`@dg.graph_asset` and `@dg.graph_multi_asset` before this package could see it, so that it has no effect there.
 """
 
 ENVIRONMENT: Final[Mapping[str, str]] = {

@@ -133,7 +133,6 @@ class LanceTableIOManager(dg.IOManager):
         if not context.has_asset_key:
             store_op_output(context, obj, self._settings)
             return
-        self._reject_output_without_step(context)
         output = self._output(context)
         handler = find_handler_for_value(obj, label=output.label, type_handlers=self._settings.type_handlers)
         try:
@@ -305,6 +304,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
+        self._reject_output_without_step(context)
         asset = context.asset_key.to_user_string()
         definition, said = steps.defined_metadata(context), steps.run_time_metadata(context)
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)

@@ -335,14 +335,17 @@ def _describe_difference(context: dg.InputContext, facts: RunFacts, spans: Seque
     refresh = f"with the tag {watermarks.FULL_REFRESH}=true"
     if len(begins) == 1 or any(len(versions) > 1 for versions in begins.values()):
         versions = sorted({span.range.begin for span in spans})
-        said = f"the partitions of this run have consumed the same rows of the input up to different versions, {versions}"
-        return f"{label}: {said}; run the partitions one by one, or {refresh}"
+        return (
+            f"{label}: the partitions of this run have consumed the same rows of the input up to different versions, "
+            f"{versions}; run the partitions one by one, or {refresh}"
+        )
     ahead, ways = max(spans, key=lambda span: span.range.begin), [f"launch a run {refresh}"]
     if can_subset(context):
         ways.insert(0, "materialize each by a run of its own")
     run = None if ahead.part.stored is None else watermarks.InputPosition.of(ahead.part.stored).run
     if run is not None and not facts.succeeded(run):
-        ways.insert(0, f"re-execute run {run}, which failed after it had written {ahead.reader.asset}, or undo that run")
+        wrote = f"which failed after it had written {ahead.reader.asset}"
+        ways.insert(0, f"re-execute run {run}, {wrote}, or undo that run")
     said = ", ".join(f"{asset} up to version {version}" for asset, (version,) in sorted(begins.items()))
     return (
         f"{label}: the assets of this step have consumed the same rows of the input up to different versions, {said}, "

@@ -5,7 +5,7 @@
     a frame            its rows
     any other value    one row with its pickle, as Dagster's own IO managers store it
 
-The commit names the inputs of the step, `dagster.input.<asset>`, which a step that loads the output takes over as its own.
+The commit names the inputs of the step, `dagster.input.<asset>`, which a step that loads the output takes over.
 Each output is a table of its own, which a retry of the step overwrites; maintenance removes the outputs of runs that
 ended long ago (`cleanup`). Each byte of a character that a folder's name cannot have is written as "=" and two
 hexadecimal digits.
