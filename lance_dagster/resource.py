@@ -16,7 +16,12 @@ from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import BranchPolicy, reject_run_without_step, tag_run_with_branch
+from lance_dagster.tables.branch_policy import (
+    BY_THREAD,
+    BranchPolicy,
+    reject_without_step,
+    tag_run_with_branch,
+)
 from lance_dagster.tables.location import reject_no_location
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED
@@ -181,14 +186,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     def _running_step(self, label: str) -> RunningStep | None:
         """The step that is running in this thread; None outside of a run, or in a thread of a run on main."""
         running = running_step()
-        if running is None:
-            reject_run_without_step(self.branching, self._created_in(), label)
-        return running
-
-    def _created_in(self) -> dg.InitResourceContext | None:
+        created_in = None
         with suppress(*ABSENT):
-            return self.get_resource_context()
-        return None
+            created_in = self.get_resource_context()
+        facts = None if running is None else running.facts
+        reject_without_step(facts, created_in, self.branching, label, BY_THREAD)
+        return running
 
     def _root_of(self, running: RunningStep | None) -> TableRoot:
         """The root with the branch policy of the running step's IO manager for this root, unless it has its own."""

@@ -395,11 +395,6 @@ def _given_keys(context: dg.OutputContext) -> set[str]:
         return set()
 
 
-def has_step(context: dg.OutputContext | dg.InputContext) -> bool:
-    """Whether the step is known that writes an output or loads an input."""
-    return _step(context) is not None
-
-
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
     try:
         return context.step_context

@@ -28,16 +28,24 @@ from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import partition_filter, plan_reads
 from lance_dagster.op_outputs.store import load_op_output
-from lance_dagster.tables.branch_policy import tag_run_with_branch
+from lance_dagster.tables.branch_policy import BY_THREAD, reject_without_step, tag_run_with_branch
 from lance_dagster.tables.names import plain_metadata
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings
 
 
-def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
+def load_input(
+    context: dg.InputContext, settings: TableSettings, created_in: dg.InitResourceContext | None = None
+) -> Any:
     """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
 
+    Args:
+        context: The context of the input.
+        settings: The settings of the IO manager.
+        created_in: The context in which the IO manager was created.
+
     Raises:
+        DagsterInvalidInvocationError: The run is on a branch, and its step is not known.
         DagsterInvariantViolationError: No handler loads the type of the input.
         LanceError: The table, the version or a column does not exist.
     """
@@ -58,6 +66,7 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
         return load_op_output(
             context.upstream_output, facts, settings, find_loading, label, context.definition_metadata
         )
+    reject_without_step(facts, created_in, settings.branching, f"{asset} is loaded", BY_THREAD)
     loading = find_loading()
     step = None if facts is None else facts.step
     upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}

@@ -21,7 +21,6 @@ from lance_core.maintenance import index_partitions, reject_without_search
 from lance_dagster._context import steps
 from lance_dagster._context.check_log import PROVENANCE, log_entry, record_or_find_begin
 from lance_dagster._context.definitions import blocking_checks
-from lance_dagster._context.runs import running_step
 from lance_dagster._context.steps import RunFacts
 from lance_dagster.branches.promotion import cover_rows, coverage_entries
 from lance_dagster.branches.writing import create_empty, describe_write_to_branch, ensure_branch, is_created_empty
@@ -52,7 +51,7 @@ from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes,
 from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.properties import BLOCKING_CHECKS, INPUT_PREFIX, split_values
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import DEFER_TAG, reject_run_without_step, tag_run_with_branch
+from lance_dagster.tables.branch_policy import DEFER_TAG, reject_without_step, tag_run_with_branch
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.lost_writes import reject_lost_writes
 from lance_dagster.tables.namespaces import check_still_listed, declare_location
@@ -180,21 +179,6 @@ class LanceTableIOManager(dg.IOManager):
         self._report(output, outcome, obj)
         self._index_partitions(output, outcome.dataset)
 
-    def _reject_output_without_step(self, context: dg.OutputContext) -> None:
-        """Reject an output that the body of a run on a branch stores by hand, as it would be written to main.
-
-        Raises:
-            DagsterInvalidInvocationError: The run is on a branch.
-        """
-        running = None if steps.has_step(context) else running_step()
-        branch = None if running is None else tag_run_with_branch(self._settings.branching, running.facts)
-        if branch is not None:
-            raise dg.DagsterInvalidInvocationError(
-                f"asset {context.asset_key.to_user_string()} is stored by a context that Dagster did not make for a "
-                f"step, in a run on branch {branch}, and would be written to main: return the value from the body of "
-                "the asset, so that Dagster stores it"
-            )
-
     def _report(self, output: TableOutput, outcome: lance_core.WriteResult, obj: Any) -> None:
         """Report the write to Dagster."""
         casts = output.find_casts(outcome)
@@ -283,10 +267,7 @@ class LanceTableIOManager(dg.IOManager):
             DagsterInvariantViolationError: No handler loads the type of the input.
             LanceError: The table, the version or a column does not exist.
         """
-        if context.has_asset_key and not steps.has_step(context):
-            label = f"asset {context.asset_key.to_user_string()} is loaded"
-            reject_run_without_step(self._settings.branching, self._created_in, label)
-        return load_input(context, self._settings)
+        return load_input(context, self._settings, self._created_in)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return self._settings.locate(TableRef(key=asset_key, metadata=metadata))
@@ -304,7 +285,6 @@ class LanceTableIOManager(dg.IOManager):
 
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
-        self._reject_output_without_step(context)
         asset = context.asset_key.to_user_string()
         definition, said = steps.defined_metadata(context), steps.run_time_metadata(context)
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
@@ -320,6 +300,8 @@ class LanceTableIOManager(dg.IOManager):
         ownership.check_mode(settings, definition, f"asset {asset}")
         location = self._locate(context.asset_key, definition)
         facts = steps.run_facts(context)
+        policy, remedy = self._settings.branching, "return the value from the body"
+        reject_without_step(facts, self._created_in, policy, f"asset {asset} is stored", remedy)
         changes = consumed_changes(None if facts is None else facts.step)
         merges_on, settings = settings.merge_key, settings_of_refresh(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None

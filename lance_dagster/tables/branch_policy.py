@@ -47,6 +47,9 @@ FORCE_TAG = "lance/force"
 NO_RETRIES = {"dagster/max_retries": "0"}
 """Tags of runs that are not retried, because a retry would be rejected for the same reason."""
 
+BY_THREAD = "do it in the thread of the body, or start the thread's function by contextvars.copy_context().run"
+"""The remedy for reads in threads, of which Dagster does not name the step."""
+
 AUTO = "auto"
 MAIN = "main"
 
@@ -118,26 +121,29 @@ def tag_run_with_branch(policy: BranchPolicy, facts: RunFacts | None) -> str | N
     return branch
 
 
-def reject_run_without_step(policy: BranchPolicy, context: dg.InitResourceContext | None, label: str) -> None:
-    """Reject a read of which no step is known, in a run on a branch: in a thread, Dagster does not name the step.
+def reject_without_step(
+    facts: RunFacts | None, context: dg.InitResourceContext | None, policy: BranchPolicy, what: str, remedy: str
+) -> None:
+    """Reject work in a run on a branch for which Dagster names no step, as in a thread that a body has started.
 
     Args:
-        policy: The policy of the resource; if it is off, the branch is that which another resource has recorded.
+        facts: The run and the step that do the work; None if they are not known.
         context: The context in which the resource was created; None outside of a run.
-        label: The read, for messages.
+        policy: The policy of the resource; if it is off, the branch is that which another resource has recorded.
+        what: The work, for the message.
+        remedy: What to do instead, for the message.
 
     Raises:
-        DagsterInvalidInvocationError: The run is on a branch.
+        DagsterInvalidInvocationError: The run is on a branch, and the step is not known.
     """
-    if context is None or context.run is None or context.instance is None:
+    if facts is not None or context is None or context.run is None or context.instance is None:
         return
     facts = facts_of(context.instance.get_run_by_id(context.run.run_id) or context.run, context.instance)
     branch = tag_run_with_branch(policy, facts) or (facts.tags.get(BRANCH_TAG) if policy.kind == "off" else None)
     if branch is not None:
         raise dg.DagsterInvalidInvocationError(
-            f"{label} in a run on branch {branch}, in a thread of which Dagster does not name the step, so that the "
-            "step would not record what it reads: do it in the thread of the body, or start the function of the thread "
-            "by contextvars.copy_context().run"
+            f"{what} in a run on branch {branch}, and Dagster does not name the step, which would have to do it on the "
+            f"branch and record it: {remedy}"
         )
 
 
