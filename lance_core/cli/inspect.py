@@ -212,7 +212,8 @@ def indices(dataset: LanceDataset, output: CommandOutput) -> None:
         if not row["built"]:
             output.line("{name} is missing: no row is covered, and each is searched".format(**row))
         if row["failure"] is not None:
-            output.line("{action} failed: {reason}; the next attempt: {retry_at}".format(**row["failure"]))
+            failure = "to {action} it failed: {reason}; the next attempt: {retry_at}".format(**row["failure"])
+            output.line(f"{row['name']}: {failure}")
 
 
 @command("head")

@@ -136,7 +136,7 @@ class LanceMaintenancePolicy:
     index_memory: str | int | None = field_with_description(
         None, 'The most memory of a process that builds an index, such as "4GB".'
     )
-    index_timeout: str | int | timedelta | None = field_with_description(
+    index_timeout: str | float | timedelta | None = field_with_description(
         "1d", 'The longest that one build of an index may take, such as "2h"; "never" for no limit.'
     )
 
@@ -326,7 +326,8 @@ def check_fields(record: Any) -> None:
             raise ValueError(f"{each.name} must be True or False, not {value!r}")
         if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
             raise ValueError(f"{each.name} must be a name or None, not {value!r}")
-        if "timedelta" in kind and not (is_count and "int" in kind):
+        is_number = is_count or (isinstance(value, float) and value > 0)
+        if "timedelta" in kind and not (is_number and "float" in kind):
             age = parse_age(value)
             if age is not None and (not isinstance(age, timedelta) or age <= timedelta(0)):
                 raise ValueError(f"{each.name} must be a positive duration, not {value!r}")

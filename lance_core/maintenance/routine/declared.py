@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from lance_core.errors import CommitConflictError, LanceError
+from lance_core.errors import CommitConflictError, LanceError, StoreError
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -234,8 +234,7 @@ def run_early_actions(
         while action := work.find_next(find_early_actions(declared, policy, merges=merges)):
             report = work.run(action, declared.facts, report)
             declared = survey_declared(dataset, policy, work.records) or declared
-        work.commit_records()
-    return report
+        return work.record(report)
 
 
 def list_changed_entries(before: Mapping[str, IndexRecord], after: Mapping[str, IndexRecord]) -> dict[str, str | None]:
@@ -290,7 +289,7 @@ def run_due_actions(
                 work.done.add((action.name, action.action))
                 report = report.put_off(reason)
         drop_idle_records(work.records, declared.facts, policy)
-        work.commit_records()
+        report = work.record(report)
     problems = describe_problems(declared, {**_find_low_recalls(declared, report), **work.problems})
     return replace(report, index_problems=problems).check_indices(declared.missing, log)
 
@@ -419,6 +418,16 @@ class IndexWork:
                 entry |= {"recall": recall["value"], **{name: recall[name] for name in _MEASUREMENT}}
         self.dataset.checkout_latest()
         return replace(report, indices=[*report.indices, {**entry, "seconds": time.monotonic() - started}])
+
+    def record(self, report: MaintenanceReport) -> MaintenanceReport:
+        """Commit the records; where storage fails, as on a full disk, the report has the problems of the indices."""
+        try:
+            self.commit_records()
+        except StoreError as error:
+            for name, problem in self.problems.items():
+                report = report.failed("refresh_indices", f"index {name!r}: {problem}")
+            report = report.failed("refresh_indices", error)
+        return report
 
     def commit_records(self) -> None:
         """Commit the records that have changed, in one version."""

@@ -128,7 +128,7 @@ class MaintenancePolicy:
     index_memory: str | int | None = _field_with_description(
         None, 'The most memory of a process that builds an index, such as "4GB".'
     )
-    index_timeout: str | int | timedelta | None = _field_with_description(
+    index_timeout: str | float | timedelta | None = _field_with_description(
         "1d", 'The longest that one build of an index may take, such as "2h"; "never" for no limit.  [1d]'
     )
 
@@ -160,7 +160,7 @@ class MaintenancePolicy:
     def index_timeout_s(self) -> float | None:
         """`index_timeout` in seconds; None for no limit."""
         limit = self.index_timeout
-        age = _parse_age("index_timeout", f"{limit}s" if isinstance(limit, int) else limit)
+        age = _parse_age("index_timeout", f"{limit:f}s" if isinstance(limit, int | float) else limit)
         return None if age is None else age.total_seconds()
 
     @property
@@ -298,7 +298,8 @@ def _check_fields(record: MaintenancePolicy | MaintenanceBudget) -> None:
             raise InvalidInputError(f"{each.name} must be True or False, not {value!r}")
         if kind == "str | None" and value is not None and not (isinstance(value, str) and value):
             raise InvalidInputError(f"{each.name} must be a name or None, not {value!r}")
-        if "timedelta" in kind and not (is_count and "int" in kind):
+        is_number = is_count or (isinstance(value, float) and value > 0)
+        if "timedelta" in kind and not (is_number and "float" in kind):
             _parse_age(each.name, value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.arguments import reject
-from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError, UnsupportedError
 from lance_core.index.kinds.registry import BY_NAME, Kind, SegmentTarget
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import SYSTEM_PREFIX, IndexMetadata
@@ -20,7 +21,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Snapshot
-from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, collecting_files, remove_files
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 
 _ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
@@ -159,7 +160,7 @@ def write_segment(
         key: The uuid of the segment, which names its folder; a new one by default.
         version: The version that the content was read from; by default the version of `files`.
     """
-    snapshot, key = files.snapshot, key or uuid.uuid4()
+    snapshot, is_own, key = files.snapshot, key is None, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
     target = SegmentTarget(
         store=snapshot.store,
@@ -168,7 +169,13 @@ def write_segment(
         stable_row_ids=snapshot.manifest.uses_stable_row_ids,
         before=before,
     )
-    written = kind.write(content, target)
+    try:
+        written = kind.write(content, target)
+    except BaseException:
+        with contextlib.suppress(LanceError):  # cleanup removes what is left, as of another attempt with the same key
+            remove_files([(snapshot.store, each.key) for each in snapshot.store.list(prefix) if is_own])
+        snapshot.store.remove_empty_folders(prefix.rstrip("/"))
+        raise
     for file in written.files:
         files.add(snapshot.store, f"{prefix}{file.path}")
     covered.run_optimize()

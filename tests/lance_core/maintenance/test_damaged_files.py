@@ -12,7 +12,24 @@ import pytest
 import lance_core
 from lance_core.errors import MaintenanceFailedError
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, keep_indices, maintain
+from tests import processes
 
+FULL = """
+import resource, sys
+import lance_core
+from lance_core.errors import MaintenanceFailedError
+from lance_core.maintenance import MaintenancePolicy, maintain
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+try:
+    maintain(lance_core.dataset(sys.argv[1]), MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"}))
+except MaintenanceFailedError as error:
+    assert {work["index"]: bool(work["error"]) for work in error.reports[0].indices} == {"v_idx": True, "id_idx": True}
+    assert "index 'v_idx': to build it failed: " in str(error), error
+    assert "index 'id_idx': to build it failed: " in str(error), error
+else:
+    raise AssertionError("the records were written")
+"""
 FILES = {
     "BTREE": "page_data.lance",
     "BITMAP": "bitmap_page_lookup.lance",
@@ -96,6 +113,12 @@ class TestVectors:
         with pytest.raises(MaintenanceFailedError, match="rewrite: "):
             maintain(table, policy)
         assert table.latest_version == version
+
+    def test_a_full_disk_hides_no_index_although_nothing_can_be_recorded(self, tmp_path):
+        table = lance_core.write_dataset(rows(0, 300), str(tmp_path / "t.lance"))
+        processes.run([sys.executable, "-c", FULL, table.uri], check=True)
+        assert table.latest_version == 1
+        assert not list(Path(tmp_path, "t.lance").glob("_indices/*"))
 
     @pytest.mark.parametrize("executable", [None, ""])
     def test_without_an_interpreter_the_others_are_built(self, tmp_path, monkeypatch, executable):

@@ -441,7 +441,10 @@ class TestProblems:
         assert (again.outcome, again.indices, table.version) == ("partly done", (), version)
         assert "attempt 1 to build it failed" in again.reason
         assert states(table)["v_idx"].failure["count"] == 1
-        assert "build failed: its process was killed" in CliRunner().invoke(cli, ["indices", table.uri]).output
+        assert (
+            "v_idx: to build it failed: its process was killed"
+            in CliRunner().invoke(cli, ["indices", table.uri]).output
+        )
         mended = maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT", "id": "BTREE"}))
         assert (mended.outcome, states(table)["v_idx"].failure) == ("done", None)
 

@@ -101,7 +101,7 @@ def test_what_is_not_possible_is_rejected_at_once(indices, part):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"drop_undeclared": True}, {"index_memory": "much"}, {"index_memory": 0}, {"index_timeout": "soon"}, {"index_timeout": 0}, {"index_timeout": 10**30}],
+    [{"drop_undeclared": True}, {"index_memory": "much"}, {"index_memory": 0}, {"index_timeout": "soon"}, {"index_timeout": 0}, {"index_timeout": 10**30}, {"index_timeout": float("nan")}, {"index_timeout": float("inf")}, {"index_timeout": True}],
 )  # fmt: skip
 def test_limits_are_checked(fields):
     with pytest.raises(InvalidInputError):
@@ -112,6 +112,7 @@ def test_limits_are_numbers():
     policy = MaintenancePolicy(index_memory="1.5 GiB", index_timeout=90)
     assert (policy.index_memory_bytes, policy.index_timeout_s) == (3 * 2**29, 90.0)
     assert MaintenancePolicy(index_memory="4GB", index_timeout="2h").index_memory_bytes == 4 * 10**9
+    assert MaintenancePolicy(index_timeout=0.5).index_timeout_s == 0.5
     assert MaintenancePolicy(index_timeout="never").index_timeout_s is None
 
 
