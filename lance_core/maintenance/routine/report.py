@@ -174,6 +174,7 @@ class MaintenanceReport:
         indices: The work on declared indices: `index`, `action`, `reason`, `seconds`, and where there is one `recall`
             or `error`.
         index_problems: Why declared indices could not be built or kept, or are worse than declared.
+        row_ids_problem: Why the table could not be given stable row ids.
         deferred: The work that is put off, and the reason; None if nothing is. With it, nothing is planned again.
         error: The errors of steps; None if no step failed.
         is_put_off: Whether all work on the table is put off.
@@ -192,6 +193,7 @@ class MaintenanceReport:
     after: TableHealth | None = None
     indices: Sequence[Mapping[str, Any]] = ()
     index_problems: Sequence[str] = ()
+    row_ids_problem: str | None = None
     deferred: str | None = None
     error: str | None = None
     is_put_off: bool = False
@@ -218,7 +220,7 @@ class MaintenanceReport:
             return "partly done" if self._has_changed else "absent"
         if self.lost:
             return "skipped"
-        if self.deferred is None and self.index_problems:
+        if self.deferred is None and (self.index_problems or self.row_ids_problem):
             return "partly done"
         if self.deferred is None:
             has_left = self.plan.is_due and self.done.get("indices_not_refreshed")
@@ -229,7 +231,11 @@ class MaintenanceReport:
     def reason(self) -> str | None:
         """Why the table failed or was skipped, or what of it was put off; None if nothing is left."""
         lost = f"writers committed before {self.lost:,} rewrites or indices" if self.lost else None
-        return self.error or "; ".join(filter(None, (lost, self.deferred, *self.index_problems))) or None
+        return (
+            self.error
+            or "; ".join(filter(None, (lost, self.deferred, self.row_ids_problem, *self.index_problems)))
+            or None
+        )
 
     @property
     def version_after(self) -> int | None:

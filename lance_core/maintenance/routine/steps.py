@@ -26,7 +26,6 @@ from lance_core.errors import (
     CommitConflictError,
     LanceError,
     RetryableConflictError,
-    UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.maintenance.cleanup.copies import remove_unused_copies
@@ -47,13 +46,13 @@ from lance_core.maintenance.routine.declared import (
 from lance_core.maintenance.routine.health import drop_zone_maps, measure, measure_index_bytes
 from lance_core.maintenance.routine.indices import extend_indices
 from lance_core.maintenance.routine.report import Log, MaintenanceReport, Rewriter, Rewrites, format_error, shows_damage
+from lance_core.maintenance.routine.row_ids import migrate_row_ids
 from lance_core.maintenance.routine.survey import cleanup_selectors, count_removed, find_reader_age, list_held_versions
 from lance_core.maintenance.search.parts import IndexBuilder
 from lance_core.maintenance.zone_maps import index_partitions
 from lance_core.retry import backoff
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.indices.stable_row_ids import migrate_to_stable_row_ids
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
@@ -226,7 +225,7 @@ def commit(dataset: Handle, report: MaintenanceReport, context: StepContext) -> 
     """Extend the indices that must be extended first, and commit the results of the rewrites of a plan."""
     plan, results = report.plan, list(report.results)
     if plan.row_ids_due:
-        report = _migrate_row_ids(dataset, report, context)
+        report = migrate_row_ids(dataset, report, context.properties, context.log, context.index_builder)
         return report if report.lost else _commit_all(dataset, report, context, "commit")
     # Rewrites that failed are not tried again here: the table is finished without them.
     missing, are_joined = 0 if report.deferred or report.error else plan.num_tasks - len(results), False
@@ -397,19 +396,6 @@ def refresh_indices(dataset: Handle, report: MaintenanceReport, context: StepCon
     report = _add_index_growth(dataset, report, sizes)
     has_new_segments = are_joined or dataset.version > version
     return _commit_all(dataset, report, context, _REFRESH) if has_new_segments else report
-
-
-def _migrate_row_ids(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:
-    """Give the table stable row ids, unless it has got them since the survey."""
-    try:
-        manifest, migration = migrate_to_stable_row_ids(dataset.snapshot, context.properties)
-    except RetryableConflictError as error:
-        context.log.warning("%s: %s", report.plan.table, error)
-        return report.plus(lost=1)
-    except UnsupportedError as error:  # of its indices; the rest of the maintenance goes on
-        return report.failed("commit", error)
-    dataset.move_to(manifest)
-    return report.plus(row_ids_migrated=int(migration.is_new), indices_refreshed=len(migration.indices_rebuilt))
 
 
 def move_files(dataset: Handle, report: MaintenanceReport, context: StepContext) -> MaintenanceReport:

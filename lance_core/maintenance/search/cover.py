@@ -208,7 +208,8 @@ def run_extension(dataset: Handle, names: Sequence[str], how: str, child: ChildP
     present = read_facts(snapshot, ()).present
     columns = {node.id: ".".join(path) for path, node in snapshot.manifest.schema.walk_paths()}
     indices = {
-        name: {"column": columns[present[name].field_ids[0]], "parameters": dict(present[name].parameters)}
+        name: {"column": columns[index.field_ids[0]], "kind": index.kind, "parameters": dict(index.parameters)}
         for name in names
+        for index in [present[name]]
     }
     child.run("rebuild", {**request, "indices": indices})

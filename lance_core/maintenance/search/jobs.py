@@ -119,15 +119,17 @@ def extend(request: Mapping[str, Any]) -> None:
 
 
 def rebuild(request: Mapping[str, Any]) -> None:
-    """Build indices of words again, each in one version: pylance's `retrain` keeps old words."""
+    """Build indices of words again, each in one version: pylance's `retrain` keeps old words, and NGRAM as it is."""
     from lance.query import DocumentGranularity  # noqa: PLC0415 - an extra
 
     table = _open({**request, "version": None})
     for name, index in request["indices"].items():
-        parameters = {**index["parameters"], **_read_stop_words(table, name)}
+        parameters = dict(index["parameters"])
+        if index["kind"] == "FTS":
+            parameters |= _read_stop_words(table, name)
         if (granularity := parameters.pop("document_granularity", None)) is not None:
             parameters["document_granularity"] = DocumentGranularity[granularity.upper()]
-        table.create_scalar_index(index["column"], "INVERTED", name=name, replace=True, **parameters)
+        table.create_scalar_index(index["column"], index["kind"], name=name, replace=True, **parameters)
 
 
 def _read_stop_words(table: Any, name: str) -> dict[str, Any]:

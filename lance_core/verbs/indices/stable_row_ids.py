@@ -98,14 +98,15 @@ def _migrate(base: Snapshot, properties: Mapping[str, str] | None) -> Manifest:
             "could not be promoted to a main without stable row ids: promote or discard it, migrate main, and fork it "
             "again"
         )
-    if _find_followers(manifest):
+    if find_followers(manifest):
         manifest = optimize_indices(base, conflict_retries=0, properties=properties)
         base = base.with_manifest(manifest)
-    if others := _find_followers(manifest):
+    if others := find_followers(manifest):
         raise UnsupportedError(
             f"{root}: a compaction recorded moves of rows that indices still list by their old addresses, "
-            f"and these indices cannot be rebuilt here: {others}. Create them again with pylance (create_index or "
-            "create_scalar_index, with replace=True), or drop them, and migrate again"
+            f"and these indices cannot be rebuilt here: {others}. Let maintenance with stable_row_ids=True build "
+            "them again where pylance is installed, or do it by create_index or create_scalar_index of pylance, with "
+            "replace=True, or drop them, and migrate again"
         )
     if DEFER_KEY in manifest.config:  # neither library compacts a table with stable row ids by it
         manifest = _commit(base, UpdateConfig(config=UpdateMap(entries={DEFER_KEY: None})), properties)
@@ -126,8 +127,12 @@ def _commit(base: Snapshot, operation: Merge | UpdateConfig, properties: Mapping
     return commit(base.store, transaction, base=base.manifest, options=Commit()).manifest
 
 
-def _find_followers(manifest: Manifest) -> list[str]:
-    """The names of the indices whose entries have old addresses, which the fragment reuse index translates."""
+def find_followers(manifest: Manifest) -> list[str]:
+    """The names of the indices whose entries have old addresses, which the fragment reuse index translates.
+
+    Args:
+        manifest: The version.
+    """
     reuse = [index for index in manifest.indices if index.name == FRAGMENT_REUSE_INDEX]
     names = {i.name for i in manifest.indices if not i.is_system and len(trimmed([*reuse, i])) > 1}
     return sorted(names)

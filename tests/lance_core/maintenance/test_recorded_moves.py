@@ -1,5 +1,7 @@
 """Indices whose entries follow the fragment reuse index: graphs that pylance cannot search, and stable row ids."""
 
+from datetime import timedelta
+
 import lance as pylance
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ def write(place, **options):
     return lance_core.write_dataset(pa.table(rows), place, max_rows_per_file=100, **options)
 
 
-def check(table):
+def check(table, *, words=True):
     """Search finds each row once, by its vector and by its words."""
     theirs = pylance.dataset(table.uri)
     kept = sorted(theirs.to_table(columns=["id"])["id"].to_pylist())
@@ -30,6 +32,8 @@ def check(table):
     assert sorted(hit["id"] for hit in hits) == kept
     for hit in hits:
         assert hit["_distance"] == pytest.approx(((VECTORS[hit["id"]] - VECTORS[5]) ** 2).sum(), rel=1e-3)
+    if not words:
+        return
     hits = theirs.to_table(columns=["id", "_score"], full_text_query="topic3", limit=1000)
     assert sorted(hits["id"].to_pylist()) == [i for i in kept if i % 7 == 3]
 
@@ -89,3 +93,39 @@ def test_graphs_of_rows_that_are_all_there_stay(tmp_path, policy):
     maintain(table, policy)
     check(table)
     assert maintain(table, policy).outcome == "healthy"
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("is_declared", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("IVF_FLAT", "FTS"), ("IVF_HNSW_SQ", "FTS"), ("IVF_PQ", "NGRAM"), ("IVF_RQ", "NGRAM")]
+)
+def test_a_table_gets_stable_row_ids_after_its_moves_were_recorded(tmp_path, kind, words, is_declared):
+    table = write(tmp_path / "t.lance")
+    indices = {"v": {"kind": kind, "num_partitions": 2}, "body": words, "id": "BTREE"}
+    maintain(table, MaintenancePolicy(indices=indices, target_rows_per_fragment=100))
+    table.delete("id % 9 = 1 AND id < 300")
+    table.optimize.compact_files()
+    declared = {"indices": indices} if is_declared else {}
+    report = maintain(table, MaintenancePolicy(stable_row_ids=True, **declared))
+    assert (report.outcome, report.done["row_ids_migrated"]) == ("done", 1)
+    assert table.has_stable_row_ids
+    check(table, words=words == "FTS")
+    contains = "contains(body, 'topic3')"
+    assert pylance.dataset(table.uri).count_rows(contains) == table.count_rows(contains)
+    assert maintain(table, MaintenancePolicy(**declared)).outcome == "healthy"
+
+
+def test_indices_that_cannot_be_built_again_cost_the_row_ids_alone(tmp_path):
+    table = write(tmp_path / "t.lance")
+    indices = {"v": {"kind": "IVF_FLAT", "num_partitions": 2}}
+    maintain(table, MaintenancePolicy(indices=indices, target_rows_per_fragment=100))
+    table.optimize.compact_files()
+    table.insert(table.to_table(limit=10))
+    report = maintain(table, MaintenancePolicy(stable_row_ids=True, index_timeout=timedelta(milliseconds=1)))
+    assert report.outcome == "partly done"
+    assert "index 'v_idx': to rebuild it failed: it took longer" in report.reason
+    assert "cannot be rebuilt here: ['v_idx']" in report.reason
+    assert not table.has_stable_row_ids
+    assert maintain(table, MaintenancePolicy(stable_row_ids=True)).done["row_ids_migrated"] == 1
+    assert table.has_stable_row_ids

@@ -322,7 +322,9 @@ class Machine:
     def migrate(self):
         """Stable row ids, by a call or by maintenance."""
         if self.random.random() < 0.5:
-            return self.maintain(stable_row_ids=True)
+            said = self.maintain(stable_row_ids=True)
+            assert self.table.has_stable_row_ids, said
+            return said
         with contextlib.suppress(UnsupportedError):  # where indices follow moves that a compaction has recorded
             return self.table.migrate_to_stable_row_ids()
 
