@@ -325,9 +325,7 @@ def _count_indices_left(report: MaintenanceReport, log: AssetLog) -> Maintenance
             "'lance-dagster[search]'", plan.table, ", ".join(plan.indices_left)
         )  # fmt: skip
         report = report.plus(indices_not_refreshed=len(plan.indices_left))
-    if not plan.policy.dry_run:
-        return report.check_indices(plan.indices_missing, log)
-    return report.plus(indices_not_refreshed=len(plan.indices_missing)) if plan.indices_missing else report
+    return report.check_indices(plan.indices_missing, None if plan.policy.dry_run else log)
 
 
 def _fit_declarations(
