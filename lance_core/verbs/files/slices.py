@@ -98,6 +98,8 @@ class Slices:
     owner: str | None = field(compare=False)
     outside: str = field(compare=False)
     remedy: str = field(compare=False)
+    _lookup: tuple[pa.Schema, _Codes, _Steps] | None = field(compare=False, repr=False)
+    """What `assign` has built for the last schema, since many batches have the same one."""
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class Slices:
         object.__setattr__(self, "owner", owner)
         object.__setattr__(self, "outside", outside)
         object.__setattr__(self, "remedy", remedy)
+        object.__setattr__(self, "_lookup", None)
         if not self.slices:
             raise InvalidInputError("no slice was given")
         for part in self.slices:
@@ -159,7 +162,11 @@ class Slices:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
             InvalidInputError: Slices overlap.
         """
-        codes, steps = self._build_lookup(batch.schema)
+        lookup = self._lookup
+        if lookup is None or not lookup[0].equals(batch.schema):
+            lookup = (batch.schema, *self._build_lookup(batch.schema))
+            object.__setattr__(self, "_lookup", lookup)
+        _, codes, steps = lookup
         code = np.zeros(batch.num_rows, dtype=np.int64)
         outside = np.zeros(batch.num_rows, dtype=bool)
         for conditions, known_pairs in steps:
@@ -236,7 +243,7 @@ class Slices:
         rows = [tuple(part.conditions[name] for name in self.columns) for part in self.slices]
         return _expression([schema.field(name) for name in self.columns], rows)
 
-    def _build_lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
+    def _build_lookup(self, schema: pa.Schema) -> tuple[_Codes, _Steps]:
         """A code for each slice, and for each column its conditions and the pairs that occur among the slices.
 
         The code of a slice for its first columns and the position of its condition on the next column (the digit) make
@@ -294,6 +301,9 @@ class _Ranges:
         place = np.searchsorted(self.starts, values, side="right") - 1
         inside = valid & (place >= 0) & (values < self.ends[np.maximum(place, 0)])
         return np.where(inside, place, OUTSIDE)
+
+
+_Steps = list[tuple[_Equal | _Ranges, _Codes]]
 
 
 def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]) -> _Equal | _Ranges:

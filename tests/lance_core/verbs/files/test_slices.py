@@ -154,6 +154,20 @@ def test_identities_differ_by_type_and_survive_pickling() -> None:
     assert equals("k", dt.datetime(2013, 1, 1, 0, tzinfo=ZoneInfo("America/New_York"))).identities() == utc.identities()
 
 
+def test_batches_of_one_schema_are_assigned_by_one_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build = Slices._build_lookup
+    monkeypatch.setattr(Slices, "_build_lookup", lambda self, schema: built.append(schema) or build(self, schema))
+    slices = equals("k", 3, 1)
+    for kind in (pa.int64(), pa.int64(), pa.int8(), pa.int64()):
+        assert slices.assign(pa.table({"k": pa.array([1, 2, 3], kind)})).tolist() == [1, -1, 0]
+    assert [schema.field("k").type for schema in built] == [pa.int64(), pa.int8(), pa.int64()]
+    again = pickle.loads(pickle.dumps(slices))
+    assert again == slices
+    assert again.assign(pa.table({"k": [3]})).tolist() == [0]
+    assert "lookup" not in repr(slices)
+
+
 def test_null_is_a_slice_of_its_own() -> None:
     slices = equals("k", None, 1)
     table = pa.table({"k": pa.array([1, None, 3, None], pa.int64())})
