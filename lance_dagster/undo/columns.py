@@ -12,7 +12,7 @@ have been moved instead, with their values, the undo is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,6 +26,9 @@ from lance_core.fragment import DataFile
 from lance_core.lance import LanceSchema
 from lance_dagster.lineage.history import TableVersion
 from lance_dagster.properties import COLUMNS
+
+SYSTEM: Final = "__lance_"
+"""Prefix of the names of system indices, which do not index rows."""
 
 _TOMBSTONE: Final = -2
 _OPERATIONS: Final = ("Update", "Merge")
@@ -96,9 +99,8 @@ def plan_columns_undo(
     restored = {key: _with_files(current[key], old[key], ids) for key in changed}
     rows = _rows_set(after, changed, versions) if now.has_stable_row_ids else None
     how = f"the columns {', '.join(_names(after, old_ids if goes else ids))} of {len(changed)} fragments are restored"
-    lost = _find_emptied_indices(now, old_ids if goes else ids, changed)
-    if lost:
-        how += f", so that indices {', '.join(lost)} cover no row: build them again, by maintenance or pylance"
+    lost = find_emptied_indices(now, current.keys() - set(changed), old_ids if goes else ids)
+    how += describe_emptied_indices(lost)
     if goes:
         fragments = [restored.get(key, fragment) for key, fragment in current.items()]
         merge = lance_core.LanceOperation.Merge(
@@ -117,16 +119,23 @@ def plan_columns_undo(
     )
 
 
-def _find_emptied_indices(
-    dataset: lance_core.LanceDataset, ids: Sequence[int], fragment_ids: Sequence[int]
+def find_emptied_indices(
+    dataset: lance_core.LanceDataset, left: Collection[int], ids: Sequence[int] | None = None
 ) -> tuple[str, ...]:
-    """The indices on some fields that cover rows, but only of the given fragments."""
-    lost = []
-    for index in dataset.describe_indices() if dataset.has_index else ():
-        covered = {fragment for segment in index.segments for fragment in segment.fragment_ids}
-        if index.num_rows_indexed and covered.issubset(fragment_ids) and not set(ids).isdisjoint(index.fields):
-            lost.append(index.name)
-    return tuple(lost)
+    """The indices on some fields, or on any, that cover rows, but none of the given fragments."""
+    return tuple(
+        index.name
+        for index in (dataset.describe_indices() if dataset.has_index else ())
+        if index.num_rows_indexed and all(segment.fragment_ids.isdisjoint(left) for segment in index.segments)
+        if not index.name.startswith(SYSTEM) and (ids is None or not set(ids).isdisjoint(index.fields))
+    )
+
+
+def describe_emptied_indices(names: Sequence[str]) -> str:
+    """What an undo does to indices that cover no row after it, and the remedy, for its description."""
+    if not names:
+        return ""
+    return f", so that indices {', '.join(names)} cover no row: build them again, by maintenance or pylance"
 
 
 def _fragments(dataset: lance_core.LanceDataset) -> dict[int, FragmentMetadata]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -32,13 +32,17 @@ from lance_dagster import properties as prop
 from lance_dagster.lineage.history import TableVersion, partitions_of, read_history
 from lance_dagster.lineage.reader_tags import hold_after_undo
 from lance_dagster.lineage.runs import versions_of_run
-from lance_dagster.undo.columns import plan_columns_undo, sets_columns
+from lance_dagster.undo.columns import (
+    SYSTEM,
+    describe_emptied_indices,
+    find_emptied_indices,
+    plan_columns_undo,
+    sets_columns,
+)
 
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
 _UNDONE: Final = "it was undone before"
-_SYSTEM: Final = "__lance_"
-"""Prefix of the names of system indices, which do not index rows."""
 
 
 class CannotUndoError(LanceError):
@@ -209,7 +213,7 @@ def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDatas
     return {
         index.name: f"{index.index_type} on {', '.join(index.field_names)}"
         for index in dataset.describe_indices()
-        if index.name not in index_names and not index.name.startswith(_SYSTEM)
+        if index.name not in index_names and not index.name.startswith(SYSTEM)
     }
 
 
@@ -287,12 +291,15 @@ def _plan_by_fragments(
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
         raise CannotUndoError("the columns have changed")
     operation = _inverse(dataset, before, after)
+    stay = {fragment.fragment_id for fragment in dataset.get_fragments()}.difference(operation.removed_fragment_ids)
+    lost = find_emptied_indices(dataset, stay.union(fragment.id for fragment in operation.new_fragments if fragment.id))
     return {
         "how": f"{len(operation.removed_fragment_ids)} fragments are removed, {len(operation.new_fragments)} added "
-        f"again, {len(operation.updated_fragments)} restored",
+        f"again, {len(operation.updated_fragments)} restored{describe_emptied_indices(lost)}",
         "operation": operation,
         "rows_after": dataset.count_rows() + before.count_rows() - after.count_rows(),
         "moves": _watermarks_back(dataset, run_versions),
+        "indices_lost": lost,
     }
 
 
@@ -405,8 +412,33 @@ def _inverse(
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
-        # Rows come back under their row ids, and as rows that the undo has written: readers of changes see them.
-        new_fragments=[
-            replace(old[key], created_at_version_meta=None, last_updated_at_version_meta=None) for key in removed
-        ],
+        new_fragments=_bring_back(dataset, before, [old[key] for key in removed]),
+        fields_for_preserving_frag_bitmap=sorted(dataset.lance_schema.record.by_id()),
     )
+
+
+def _bring_back(
+    dataset: lance_core.LanceDataset, before: lance_core.LanceDataset, fragments: Sequence[lance_core.FragmentMetadata]
+) -> list[lance_core.FragmentMetadata]:
+    """Fragments of an earlier version as fragments to add.
+
+    They come back as written by the undo, so that readers of changes see them, under their row ids, and under their own
+    ids, by which indices that are as they were still cover them. Bitmaps of indices that were built since can list the
+    ids without having the rows: then the fragments get new ids. Under a new id no index covers them, and an index of
+    words would have their rows twice once it is extended, so that the rows get new ids as well.
+    """
+    segments, earlier = _segments(dataset), _segments(before)
+    lost = {number for uuid, (_, numbers) in segments.items() if uuid not in earlier for number in numbers} | {0}
+    has_words = any(kind == "Inverted" for kind, _ in segments.values())
+    changes = {"created_at_version_meta": None, "last_updated_at_version_meta": None}
+    new = changes | {"id": 0} | ({"row_id_meta": None} if has_words else {})
+    return [replace(fragment, **(new if fragment.id in lost else changes)) for fragment in fragments]
+
+
+def _segments(dataset: lance_core.LanceDataset) -> dict[str, tuple[str, Collection[int]]]:
+    """The segments of the indices by uuid, each with its kind and the fragments that it lists."""
+    return {
+        segment.uuid: (index.index_type, segment.fragment_ids)
+        for index in (dataset.describe_indices() if dataset.has_index else ())
+        for segment in index.segments
+    }

@@ -29,6 +29,7 @@ from lance_core.table.operations.base import (
 )
 from lance_core.table.reuse import without_fragments
 from lance_core.table.rowids import (
+    U64Array,
     assign_row_ids,
     decode_row_ids,
     find_created_versions,
@@ -170,6 +171,11 @@ class Update(WireRecord):
     wire_name: ClassVar[str] = "update"
     message = transaction_pb2.Transaction.Update
 
+    @property
+    def _touched(self) -> tuple[int, ...]:
+        """Ids of the fragments that are removed or changed."""
+        return (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
+
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> Update:
         """Build the record from its protobuf message.
@@ -197,7 +203,7 @@ class Update(WireRecord):
         moved_ids: list[int] = []
         if base.uses_stable_row_ids:
             own_ids = {f.id: decode_row_ids(f.row_ids) for f in added if f.row_ids is not None}
-            moved_ids = [f.id for f in added if f.id in own_ids and len(own_ids[f.id]) == f.physical_rows]
+            moved_ids = self._find_moved(base, added, own_ids)
             # Rows of another branch have ids of their own, which are in use from now on.
             next_row_id = max([next_row_id, *(int(ids.max()) + 1 for ids in own_ids.values() if len(ids))])
             added, next_row_id = assign_row_ids(added, next_row_id)
@@ -215,10 +221,20 @@ class Update(WireRecord):
         )
         return replace(result, indices=retained_indices(result))
 
+    def _find_moved(self, base: Manifest, added: Sequence[Fragment], own_ids: Mapping[int, U64Array]) -> list[int]:
+        """The new fragments with nothing but rows of the fragments that this update removes or changes.
+
+        Other rows with ids come back from an earlier version: an index that was built since has no entry of them.
+        """
+        origins = (base.fragments.get(i) for i in (self._touched if own_ids else ()))
+        ids = [decode_row_ids(f.row_ids) for f in origins if f is not None and f.row_ids is not None]
+        origin_ids = np.concatenate([np.zeros(0, np.uint64), *ids])
+        full = [f.id for f in added if f.id in own_ids and len(own_ids[f.id]) == f.physical_rows]
+        return [i for i in full if np.isin(own_ids[i], origin_ids).all()]
+
     def _record_creation(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
         """Record the versions in which the rows of new fragments were created; moved rows keep theirs."""
-        touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
-        origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
+        origins = [origin for i in self._touched if (origin := base.fragments.get(i)) is not None]
         unknown = [f for f in added if f.row_ids is not None and f.created_at_versions is None]
         if not unknown:
             return list(added)
@@ -243,7 +259,7 @@ class Update(WireRecord):
         if not moved_ids or self.update_mode is not UpdateMode.REWRITE_ROWS:
             return indices
         changed = set(self.fields_for_preserving_frag_bitmap)
-        origins = BitMap([*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments)])
+        origins = BitMap(self._touched)
         # An index by row id still refers to moved rows, unless their indexed values changed.
         return tuple(
             with_bitmap(index, lambda covered: covered | BitMap(moved_ids) if origins <= covered else covered)
