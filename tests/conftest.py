@@ -168,6 +168,19 @@ def dynamodb_table(s3):
     client.close()
 
 
+@pytest.fixture
+def local_children(monkeypatch):
+    """Maintenance does the jobs of children without limits in the process of the test, which saves their start."""
+    from lance_core.maintenance.search.child import ChildProcess
+    from tests.support.local_child import LocalChild, use_children
+
+    def start(memory=None, timeout_s=None):
+        is_limited = memory is not None or (timeout_s is not None and timeout_s < 3600)
+        return (ChildProcess if is_limited else LocalChild)(memory, timeout_s)
+
+    use_children(monkeypatch, start)
+
+
 @pytest.fixture(scope="session")
 def ceph():
     """Ceph's S3 gateway, with `storage_options` and `new_bucket()`."""

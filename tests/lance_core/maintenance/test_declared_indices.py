@@ -111,6 +111,7 @@ def check_searches(uri, column="v", text="t"):
         assert sorted(result["id"].to_pylist()) == sorted(hits), word
 
 
+@pytest.mark.usefixtures("local_children")
 class TestBuilding:
     def test_each_kind_is_built_measured_and_found_by_pylance(self, tmp_path):
         table = rows(0, 300)
@@ -721,6 +722,7 @@ def restore(table):
 CHANGES = [set_words, set_vectors, write_columns, overwrite, delete_rows, restore]
 
 
+@pytest.mark.usefixtures("local_children")
 class TestStale:
     @pytest.mark.variants(2)
     @pytest.mark.parametrize("stable", [True, False])

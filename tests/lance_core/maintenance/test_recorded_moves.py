@@ -10,6 +10,8 @@ import pytest
 import lance_core
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 VECTORS = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
 WORDS = {"body": {"kind": "FTS", "stem": False}}
 

@@ -12,13 +12,8 @@ import pytest
 
 import lance_core
 from lance_core.maintenance import MaintenancePolicy, describe_index_health, maintain
-from tests.lance_core.maintenance.test_search_machine import (
-    LocalChild,
-    Machine,
-    kill_children,
-    real_children,
-    use_children,
-)
+from tests.lance_core.maintenance.test_search_machine import Machine, kill_children, real_children
+from tests.support.local_child import LocalChild, use_children
 
 CYCLES = 200
 POLICY = MaintenancePolicy(

@@ -12,6 +12,7 @@ What pylance itself finds wrongly is left out; the constants `PYLANCE_...` name 
 import argparse
 import contextlib
 import copy
+import importlib.util
 import json
 import os
 import random
@@ -32,13 +33,11 @@ import pytest
 import lance_core
 from lance_core.errors import UnsupportedError
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, keep_indices, maintain
-from lance_core.maintenance.routine import declared, indices
-from lance_core.maintenance.search import cover
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
-from lance_core.maintenance.search.jobs import JOBS
 from lance_core.maintenance.search.record import RECORD_PREFIX
 from tests import processes
 from tests.inputs_in_place import replace_data, update_columns
+from tests.support.local_child import LocalChild, use_children
 
 DIMENSIONS, MOST_ROWS = 8, 3000
 EXTRA_BYTES = 200_000
@@ -56,34 +55,6 @@ WORDS = [{"kind": "FTS", "with_position": True}, "FTS", {"kind": "FTS", "min_rec
 SCALARS = ["BTREE", "BITMAP", "ZONEMAP"]
 LISTS = ["LABEL_LIST", "FTS"]
 FREE = ("topic", "old", "common")
-
-
-class LocalChild:
-    """Does jobs in this process, which is faster, by the code of a child process.
-
-    Attributes:
-        trouble: Called before and after each job; it may raise the error of a killed process, or write to the table.
-    """
-
-    trouble = None
-
-    def __init__(self, memory=None, timeout_s=None):
-        self.memory, self.timeout_s = memory, timeout_s
-
-    def run(self, job, request):
-        request = json.loads(json.dumps(request))
-        if LocalChild.trouble:
-            LocalChild.trouble("before", job)
-        try:
-            result = json.loads(json.dumps(JOBS[job](request)))
-        except BaseException as error:
-            raise ChildFailedError(f"{type(error).__name__}: {error}", is_error=True) from error
-        if LocalChild.trouble:
-            LocalChild.trouble("after", job)
-        return result
-
-    def close(self):
-        pass
 
 
 class Row(NamedTuple):
@@ -286,6 +257,38 @@ class Machine:
         self.rows, self.names, self.types, self.extra = copy.deepcopy(self.versions[version])
         self.declarations |= {self.names[name]: kind for name, kind in kinds.items() if kind is not None}
         return f"{version} by {lance.__name__}"
+
+    def undo(self):
+        """A run replaces or removes a fragment; its undo brings the rows back after other work."""
+        fragments = [each for each in self.table.get_fragments() if not each.num_deletions]
+        if not fragments:
+            return "not now"
+        table, run, fragment = self.table, f"run{len(self.steps)}", self.random.choice(fragments)
+        rows, before = (
+            {key: self.rows.pop(key) for key in fragment.to_table(columns=["key"])["key"].to_pylist()},
+            self.keys,
+        )
+        new = self.new_rows(self.random.choice([0, 40]))
+        operation = lance_core.LanceOperation.Update(
+            removed_fragment_ids=[fragment.fragment_id],
+            new_fragments=lance_core.write_fragments(new, self.uri) if len(new) else [],
+        )
+        transaction = lance_core.Transaction(table.version, operation, transaction_properties={"dagster.run_id": run})
+        lance_core.LanceDataset.commit(table, transaction)
+        added = range(before, self.keys)
+        step = self.random.choice([Machine.append, Machine.maintain, Machine.optimize, Machine.create_index])
+        said = [f"{step.__name__} {step(self) or ''}" for step in (step, self.random.choice([Machine.append, step]))]
+        self.check()
+        plan = importlib.import_module("lance_dagster.undo.plan")  # which the core's lowest versions are tested without
+        try:
+            plan.plan_undo(self.table, run).commit()
+        except plan.CannotUndoError as error:  # maintenance has put the rows into other fragments
+            return f"{said} {error}"
+        self.rows = {key: row for key, row in self.rows.items() if key not in added} | rows
+        self.check()
+        coverage = cover_rows(self.table)
+        assert not coverage.problems, coverage
+        return f"{said}: fragment {fragment.fragment_id} of {len(rows)} rows"
 
     def rename(self):
         name = self.random.choice([*self.names])
@@ -625,8 +628,9 @@ class Machine:
                 assert hits == expected, (words, given, "missed", set(expected) - set(hits), "hits", hits)
 
     def check_folders(self):
-        """No folder of an index is left of a build that was killed."""
-        there = {path.parent.name for path in Path(self.uri, "_indices").glob("*/*")}
+        """No file of an index is left of a build that was killed; pylance's cleanup leaves empty folders."""
+        folder = Path(self.uri, "_indices")
+        there = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
         for version in self.table.versions():
             there -= {
                 s.uuid for i in self.table.checkout_version(version["version"]).describe_indices() for s in i.segments
@@ -683,12 +687,6 @@ def real_children():
         yield
 
 
-def use_children(patch, kind):
-    """Let all work on indices be done by a kind of children."""
-    for module in (declared, indices, cover):
-        patch.setattr(module, "ChildProcess", kind)
-
-
 PYLANCE_KEEPS_OLD_WORDS = True
 """Its `optimize_indices` of full text that covers rows which were set again, with their old words as well."""
 PYLANCE_KEEPS_OLD_VALUES = True
@@ -714,6 +712,7 @@ STEPS = {
     Machine.clean: 1,
     Machine.overwrite: 0.5,
     Machine.restore: 1,
+    Machine.undo: 2 if importlib.util.find_spec("dagster") else 0,
     Machine.rename: 1,
     Machine.cast: 1,
     Machine.add_columns: 1,

@@ -7,6 +7,8 @@ import lance_core
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
 from lance_core.maintenance.search import old_words
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 POLICY = MaintenancePolicy(indices={"t": "FTS"})
 
 

@@ -6,6 +6,8 @@ import pytest
 import lance_core
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 POLICY = MaintenancePolicy(indices={"t": {"kind": "FTS", "stem": False}})
 
 

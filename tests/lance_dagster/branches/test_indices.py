@@ -16,6 +16,8 @@ from lance_core.maintenance.search import cover
 from lance_dagster import BranchPolicy, build_branch_jobs
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 DIMENSIONS = 8
 POLICY = {"branching": BranchPolicy.from_tag("lance/branch")}
 BRANCH = {"lance/branch": "work"}

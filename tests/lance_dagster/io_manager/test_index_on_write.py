@@ -17,6 +17,8 @@ from lance_dagster import BranchPolicy, build_maintenance_job, build_undo_job
 from tests.lance_dagster.branches.test_indices import INDICES, promote, rows, unindexed
 from tests.lance_dagster.lake import QUIET, errors
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 BRANCHING = {"branching": BranchPolicy.from_tag("lance/branch")}
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])
 COVERED = {"embedding_idx": 0.0, "body_idx": 0.0, "id_idx": 0.0}

@@ -9,6 +9,8 @@ import lance_core
 from lance_core.maintenance import cover_rows
 from lance_dagster.undo.plan import plan_undo
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 KINDS = {
     "words": "FTS",
     "tree": "BTREE",

@@ -19,6 +19,8 @@ from lance_dagster import (
 from lance_dagster.components import LanceLakehouseComponent
 from tests.lance_dagster.lake import QUIET, errors
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 DECLARED = {"embedding": {"kind": "IVF_FLAT", "metric": "cosine", "min_recall": 0.9}, "body": "FTS", "id": "BTREE"}
 KEPT = LanceMaintenancePolicy(cleanup_older_than=None)
 

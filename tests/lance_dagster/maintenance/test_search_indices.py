@@ -11,6 +11,8 @@ import pytest
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
 from tests.lance_dagster.lake import QUIET
 
+pytestmark = pytest.mark.usefixtures("local_children")
+
 POLICY = LanceMaintenancePolicy(cleanup_older_than=None)
 
 
