@@ -161,7 +161,7 @@ class LanceMaintenancePolicy:
             missing = [name for name in names if getattr(self, name) is None]
             if 0 < len(missing) < len(names):
                 raise ValueError(f"{' and '.join(names)} go together: give {' and '.join(missing)} as well")
-        if self.indices is not None or self.drop_undeclared or self.index_memory is not None:
+        if self.indices is not None or self.index_memory is not None:
             self.to_core()  # which checks them
 
     @property
@@ -192,10 +192,11 @@ class LanceMaintenancePolicy:
             raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
 
     def to_core(self) -> MaintenancePolicy:
-        """The policy for `lance_core.maintenance`, which has the same fields."""
+        """The policy for `lance_core.maintenance`, which has the same fields; assets may declare the indices of a job."""
         from lance_core.maintenance import MaintenancePolicy  # noqa: PLC0415 - code locations load without it
 
-        return MaintenancePolicy(**{field.name: getattr(self, field.name) for field in fields(self)})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return MaintenancePolicy(**values | {"drop_undeclared": self.drop_undeclared and self.indices is not None})
 
 
 def parse_age(age: str | timedelta | None) -> timedelta | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from lance_core.errors import CommitConflictError, LanceError, StoreError
+from lance_core.errors import LanceError, StoreError
 from lance_core.maintenance.routine.budget import time_is_up
 from lance_core.maintenance.routine.health import TableHealth
 from lance_core.maintenance.routine.policy import MaintenancePolicy
@@ -50,6 +50,7 @@ MOST_UNCOVERED: Final = 0.05
 """The share of the rows that an index may miss before it is a reason to run maintenance."""
 
 _UNTRAINED: Final = "it would cover no row, as there are too few vectors to train it on; declare another kind"
+_LOST: Final = "a writer committed first: "
 _MEASUREMENT: Final = ("settings", "queries", "rows", "at")
 COUNTERS: Final = {
     "build": "indices_built",
@@ -344,6 +345,23 @@ def estimate_bytes(action: IndexAction, facts: TableFacts, snapshot: Snapshot) -
     return size // max(1, len(snapshot.manifest.schema.fields))
 
 
+def _add_work(report: MaintenanceReport, entry: Mapping[str, Any]) -> MaintenanceReport:
+    """The report with an action on an index, which counts as lost or failed if the last action on it was."""
+    earlier: Mapping[str, Any] = next(
+        (each for each in reversed(report.indices) if each["index"] == entry["index"]), {}
+    )
+    (lost, failed), (was_lost, had_failed) = _count_error(entry), _count_error(earlier)
+    report = replace(report, indices=[*report.indices, entry]).plus(lost=lost - was_lost)
+    return report if failed == had_failed else report.plus(indices_failed=failed - had_failed)
+
+
+def _count_error(entry: Mapping[str, Any]) -> tuple[int, int]:
+    """Whether an action was lost to a writer, and whether it has failed otherwise."""
+    error = entry.get("error")
+    is_lost_to_writer = error is not None and error.startswith(_LOST)
+    return int(is_lost_to_writer), int(error is not None and not is_lost_to_writer)
+
+
 def describe_problems(declared: DeclaredIndices | None, more: Mapping[str, str] | None = None) -> list[str]:
     """Why declared indices cannot be built or kept, each with its name.
 
@@ -402,12 +420,8 @@ class IndexWork:
         size = estimate_bytes(action, facts, self.dataset.snapshot)
         try:
             self._do(action, facts)
-        except CommitConflictError as error:
-            entry["error"] = f"a writer committed first: {error}"
-            report = report.plus(lost=1)
         except (ChildFailedError, LanceError, OSError) as error:
-            entry["error"] = str(error)
-            report = report.plus(lost=1) if is_lost(error) else report.plus(indices_failed=1)
+            entry["error"] = f"{_LOST}{error}" if is_lost(error) else str(error)
             if not is_lost(error):
                 self.note_failure(action, error)
         else:
@@ -417,7 +431,7 @@ class IndexWork:
             if action.action == "measure" and recall is not None:
                 entry |= {"recall": recall["value"], **{name: recall[name] for name in _MEASUREMENT}}
         self.dataset.checkout_latest()
-        return replace(report, indices=[*report.indices, {**entry, "seconds": time.monotonic() - started}])
+        return _add_work(report, {**entry, "seconds": time.monotonic() - started})
 
     def record(self, report: MaintenanceReport) -> MaintenanceReport:
         """Commit the records; where storage fails, as on a full disk, the report has the problems of the indices."""

@@ -54,7 +54,7 @@ def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceRe
         report = _expect(expected, report, action, declared.facts, records)
         if action.action in ("build", "rebuild"):  # it has no details by which it could be decided on again
             built.add(action.name)
-            if action.declaration is not None and is_measured(action.declaration):
+            if action.declaration is not None and is_measured(action.declaration, action.name, declared.facts):
                 measurement = replace(action, action="measure", reason=NEVER_MEASURED, fragment_ids=frozenset())
                 report = _expect(expected, report, measurement, declared.facts, records)
         declared = survey_declared(expected.dataset, policy, records, base=expected.base) or declared

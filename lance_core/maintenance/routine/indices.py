@@ -143,7 +143,7 @@ def extend_indices(
 def _extend_indices(
     dataset: Handle, numbers: Mapping[str, int | None], properties: Mapping[str, str], child: ChildProcess
 ) -> Extension:
-    done, before = Extension(), _find_vector_segments(dataset, numbers)
+    done, before = Extension(), _find_segments(dataset, numbers, "IVF")
     for name, number in numbers.items():
         problem = None
         try:
@@ -162,14 +162,14 @@ def _extend_indices(
             done.refreshed += 1
         else:
             done.problems.append(problem)
-    done.are_joined = not before <= _find_vector_segments(dataset, numbers)
+    done.are_joined = not before <= _find_segments(dataset, numbers, "IVF")
     return done
 
 
-def _find_vector_segments(dataset: Handle, names: Collection[str]) -> set[str]:
-    """The segments of the vector indices among some indices."""
+def _find_segments(dataset: Handle, names: Collection[str], kind: str = "") -> set[str]:
+    """The segments of those of some indices that have a word in their kind."""
     indices = (index for index in describe_indices(dataset.snapshot) if index.name in names)
-    return {str(segment.uuid) for index in indices if "IVF" in index.index_type for segment in index.segments}
+    return {str(segment.uuid) for index in indices if kind in index.index_type for segment in index.segments}
 
 
 def _extend_by_pylance(dataset: Handle, name: str, number: int | None, child: ChildProcess) -> str | None:
@@ -180,9 +180,16 @@ def _extend_by_pylance(dataset: Handle, name: str, number: int | None, child: Ch
     """
     if find_pylance() is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
+    before, arguments = _find_segments(dataset, [name]), {} if number is None else {"num_indices_to_merge": number}
+    ways = [find_uncovered_indices(dataset.snapshot).get(name, "segment")]
+    if read_facts(dataset.snapshot, ()).present[name].kind in ("FTS", "NGRAM"):
+        ways.append("rebuild")  # pylance passes over one with a file that it cannot read, and says nothing
     try:
-        how = find_uncovered_indices(dataset.snapshot).get(name, "segment")
-        run_extension(dataset, [name], how, child, **({} if number is None else {"num_indices_to_merge": number}))
+        for how in ways:
+            run_extension(dataset, [name], how, child, **arguments)
+            dataset.checkout_latest()
+            if _find_segments(dataset, [name]) != before:
+                return None
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
-    return None
+    return "pylance has left it as it is"

@@ -428,14 +428,26 @@ def choose_segments_to_merge(index: PresentIndex, missed_rows: int) -> list[Pres
     return merged
 
 
-def is_measured(declaration: IndexDeclaration) -> bool:
-    """Whether the recall of a declared index is measured."""
-    return declaration.needs_pylance and declaration.kind != "NGRAM"
+def is_measured(declaration: IndexDeclaration, name: str, facts: TableFacts) -> bool:
+    """Whether the recall of a declared index is measured: not while another one on the column may answer its searches.
+
+    Args:
+        declaration: The declaration.
+        name: The index.
+        facts: The version.
+    """
+    if not declaration.needs_pylance or declaration.kind == "NGRAM":
+        return False
+    field_ids = (facts.columns[declaration.column][0],)
+    others = [index for other, index in facts.present.items() if other != name and index.field_ids == field_ids]
+    if declaration.is_vector:
+        return all(index.metric != declaration.metric for index in others)
+    return all(index.kind != "FTS" for index in others)
 
 
 def _decide_measurement(case: _Case) -> IndexAction | None:
     declaration, index, record = case.declaration, case.index, case.record
-    if not is_measured(declaration) or index is None or record is None:
+    if index is None or record is None or not is_measured(declaration, case.name, case.facts):
         return None
     recall = record.recall
     if recall is None:

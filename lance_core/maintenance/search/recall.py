@@ -90,7 +90,7 @@ class _VectorCase:
         hits = total = 0
         for query, row_id, distances in zip(self.queries, self.row_ids, self.limits, strict=True):
             nearest: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-            nearest |= {"column": self.column, "q": query.astype(np.float32), "k": k + 1}
+            nearest |= {"column": self.column, "q": query.astype(np.float32), "k": k + 1, "metric": self.metric}
             rows = self.table.to_table(columns=[self.column], nearest=nearest, with_row_id=True)
             is_other = np.asarray(rows["_rowid"]) != row_id
             vectors = _to_matrix(rows[self.column].combine_chunks())[is_other][:k]

@@ -35,6 +35,7 @@ from lance_core.maintenance.search import child, parts
 from lance_core.maintenance.search.record import read_records
 from lance_core.maintenance.verify.files import verify
 from tests import processes
+from tests.support.local_child import LocalChild
 
 DIMENSIONS = 16
 SEARCH = {"v": {"kind": "IVF_FLAT", "metric": "cosine"}, "t": "FTS"}
@@ -347,6 +348,33 @@ class TestBuilding:
                 359,
             ]
 
+    @pytest.mark.parametrize("metric", ["l2", "cosine"])
+    def test_recall_is_that_of_the_declared_index(self, tmp_path, metric):
+        """Another index of the same metric may answer the searches."""
+        table = fill(tmp_path / "t.lance", count=600)
+        options = {"metric": metric, "num_partitions": 1, "num_sub_vectors": 2, "name": "by_hand"}
+        pylance.dataset(table.uri).create_index("v", "IVF_PQ", **options)
+        indices = {"v": {"kind": "IVF_FLAT", "num_partitions": 1, "min_recall": 0.95}}
+        assert maintain(table, MaintenancePolicy(indices=indices)).outcome == "done"
+        recall = states(table)["v_idx"].recall
+        assert recall is None if metric == "l2" else recall["value"] == 1
+        assert maintain(table, MaintenancePolicy(indices=indices)).outcome == "healthy"
+        maintain(table, MaintenancePolicy(indices=indices, drop_undeclared=True))
+        assert states(table)["v_idx"].recall["value"] == 1
+
+    def test_what_another_run_has_built_meanwhile_is_not_lost(self, tmp_path, monkeypatch):
+        table, policy = fill(tmp_path / "t.lance"), MaintenancePolicy(indices=SEARCH)
+
+        def run_another(when, _job):
+            monkeypatch.setattr(LocalChild, "trouble", None)
+            maintain(lance_core.dataset(table.uri), policy)
+
+        monkeypatch.setattr(LocalChild, "trouble", staticmethod(run_another))
+        report = maintain(table, policy)
+        assert "a writer committed first" in report.indices[0]["error"]
+        assert (report.outcome, report.lost) == ("done", 0)
+        assert maintain(table, policy).outcome == "healthy"
+
     @pytest.mark.parametrize("moves", [False, True])
     def test_old_words_of_a_fragment_that_came_later_are_not_found(self, tmp_path, moves):
         """pylance's merged segment keeps the version of its oldest part."""
@@ -511,6 +539,18 @@ class TestProblems:
         assert after == {"lance-index-new", "lance-index-link"}
         assert len(during - after) == 1
 
+    def test_an_undeclared_index_that_pylance_passes_over_counts_as_not_refreshed(self, tmp_path, caplog):
+        """Its `optimize_indices` returns without an error where it cannot read the index."""
+        table = fill(tmp_path / "t.lance")
+        pylance.dataset(table.uri).create_scalar_index("t", "INVERTED")
+        (file,) = Path(tmp_path, "t.lance", "_indices").glob("*/*tokens*")
+        file.write_bytes(file.read_bytes()[:100])
+        fill(tmp_path / "t.lance", 300, 50)
+        report = maintain(table, MaintenancePolicy())
+        assert (report.done["indices_not_refreshed"], report.done.get("indices_refreshed", 0)) == (1, 0)
+        assert "index 't_idx' was not refreshed" in caplog.text
+        assert states(table)["t_idx"].covered < 1
+
     def test_truncated_files_of_full_text_are_named_and_built_again(self, tmp_path):
         table = fill(tmp_path / "t.lance")
         policy = MaintenancePolicy(indices={"t": "FTS"})
@@ -538,6 +578,7 @@ class TestProblems:
         report = maintain(table, policy)
         assert ("v_idx", "rebuild") in work(report)
         assert ("t_idx", "rebuild") not in work(report)
+        assert (report.outcome, report.done.get("indices_failed", 0)) == ("done", 0)
         check_searches(table.uri)
         assert maintain(table, policy).outcome == "healthy"
 

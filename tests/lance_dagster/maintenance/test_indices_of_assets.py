@@ -104,6 +104,11 @@ def test_the_declaration_of_an_asset_is_in_place_of_those_of_policies(lake):
     own = declaring({"id": "BITMAP"}, **{"lance/maintenance": {"indices": {"body": "FTS"}, "drop_undeclared": True}})
     assert run(lake, build_maintenance_job([own], LanceMaintenancePolicy(indices={"id": "BTREE"}))).success
     assert state(lake) == {"id_idx": (True, "BITMAP", 1.0)}
+    lake.table("docs").create_scalar_index("id", "BTREE", name="by_hand")
+    assert run(
+        lake, build_maintenance_job([declaring({"id": "BITMAP"})], LanceMaintenancePolicy(drop_undeclared=True))
+    ).success
+    assert state(lake) == {"id_idx": (True, "BITMAP", 1.0)}
     whole = declaring({"id": "BTREE"}, **{"lance/maintenance": LanceMaintenancePolicy(indices={"body": "FTS"})})
     assert run(lake, build_maintenance_job([whole])).success
     assert state(lake) == {"id_idx": (True, "BTREE", 1.0)}
