@@ -192,7 +192,7 @@ class LanceMaintenancePolicy:
             raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
 
     def to_core(self) -> MaintenancePolicy:
-        """The policy for `lance_core.maintenance`, which has the same fields; assets may declare the indices of a job."""
+        """The policy for `lance_core.maintenance`, of the same fields; assets may declare the indices of a job."""
         from lance_core.maintenance import MaintenancePolicy  # noqa: PLC0415 - code locations load without it
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
