@@ -439,10 +439,10 @@ def is_measured(declaration: IndexDeclaration, name: str, facts: TableFacts) -> 
     if not declaration.needs_pylance or declaration.kind == "NGRAM":
         return False
     field_ids = (facts.columns[declaration.column][0],)
-    others = [index for other, index in facts.present.items() if other != name and index.field_ids == field_ids]
+    indices_beside = [index for other, index in facts.present.items() if other != name and index.field_ids == field_ids]
     if declaration.is_vector:
-        return all(index.metric != declaration.metric for index in others)
-    return all(index.kind != "FTS" for index in others)
+        return all(index.metric != declaration.metric for index in indices_beside)
+    return all(index.kind != "FTS" for index in indices_beside)
 
 
 def _decide_measurement(case: _Case) -> IndexAction | None:
