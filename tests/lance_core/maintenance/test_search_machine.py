@@ -439,7 +439,7 @@ class Machine:
             assert each.covered > 0.95, each
             least = self.declarations.get(each.column, {})
             least = least.get("min_recall") if isinstance(least, dict) else None
-            assert least is None or each.recall["value"] is None or each.recall["value"] >= least, each
+            assert None in (least, each.recall, (each.recall or {}).get("value")) or each.recall["value"] >= least, each
         if policy.drop_undeclared:
             names = {each.name for each in states.values() if each.built and not each.declared}
             assert not {name for name in names if states[name].kind != "ZONEMAP"}
