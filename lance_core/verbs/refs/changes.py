@@ -218,12 +218,15 @@ def _is_kept_by_verbs(key: str) -> bool:
 
 
 def describe_extended_indices(branch: Branch) -> tuple[str, ...]:
-    """The indices of both ends of which the branch has further segments, for its own rows."""
+    """The indices of both ends of which the branch has further segments, for its own rows, or of vectors other ones."""
     before, after = branch.parent.manifest, branch.head.manifest
     old, kinds = {index.uuid for index in before.indices}, _read_indices(before)
     names = {index.name for index in after.indices if index.uuid not in old and not index.is_system}
     same = sorted(name for name in names if kinds.get(name) == _read_indices(after)[name])
-    return tuple(f"index {name!r} (extended)" for name in same)
+    details = {(index.name, index.details) for index in before.indices}
+    # Details of scalar kinds also count what an extension changes.
+    changed = {index.name for index in after.indices if index.is_vector and (index.name, index.details) not in details}
+    return tuple(f"index {name!r} ({'changed' if name in changed else 'extended'})" for name in same)
 
 
 def _read_indices(manifest: Manifest) -> dict[str, object]:

@@ -402,6 +402,15 @@ class TestBuilding:
         assert lance_core.dataset(table.uri).describe_indices() == []
         check_searches(branch.uri)
 
+    @pytest.mark.parametrize(("kind", "change"), [("IVF_FLAT", "extended"), ("IVF_SQ", "changed")])
+    def test_what_a_branch_has_done_to_an_index_stays_there_by_its_name(self, tmp_path, kind, change):
+        table = fill(tmp_path / "t.lance")
+        maintain(table, MaintenancePolicy(indices={"v": "IVF_FLAT"}))
+        branch = table.create_branch("work")
+        branch.insert(rows(300, 20))
+        maintain(branch, MaintenancePolicy(indices={"v": kind}))
+        assert lance_core.dataset(table.uri).branches.diff("work").left_behind == (f"index 'v_idx' ({change})",)
+
     @pytest.mark.slow
     def test_tables_on_s3_are_built_and_kept(self, s3):
         uri, options = f"s3://{s3.new_bucket()}/t.lance", s3.storage_options
