@@ -82,7 +82,9 @@ def folders(table):
 
 
 def used_folders(table):
-    return {segment.uuid for index in table.describe_indices() for segment in index.segments}
+    """Without that of recorded moves, which stand in the manifest."""
+    indices = [index for index in table.describe_indices() if not index.name.startswith("__lance_")]
+    return {segment.uuid for index in indices for segment in index.segments}
 
 
 def exact(table, query, k, column="v"):

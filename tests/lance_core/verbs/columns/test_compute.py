@@ -765,7 +765,7 @@ class TestSplitRuns:
             computed = [int(each.communicate(timeout=60)[0].split()[0]) for each in runs]
         assert numbers_in(*logs) == list(range(100))
         assert sum(computed) == 100
-        assert all(log.exists() for log in logs)
+        assert sum(log.exists() for log in logs) > 1  # one that starts late finds nothing left
         self.check(table)
 
     def test_a_run_of_other_rows(self, table, tmp_path):
