@@ -16,12 +16,7 @@ from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.begin import newest_version
-from lance_dagster.tables.branch_policy import (
-    BY_THREAD,
-    BranchPolicy,
-    reject_without_step,
-    tag_run_with_branch,
-)
+from lance_dagster.tables.branch_policy import BY_THREAD, BranchPolicy, reject_without_step, tag_run_with_branch
 from lance_dagster.tables.location import reject_no_location
 from lance_dagster.tables.lost_writes import reject_lost_input, reject_lost_writes
 from lance_dagster.tables.names import RESERVED

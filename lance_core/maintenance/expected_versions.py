@@ -131,18 +131,18 @@ class ExpectedVersions(Generic[_Handle]):
         self._extend(stale)
         return [*done, *stale]
 
-    def optimize_index(self, name: str, num_merged: int | None = None) -> bool:
+    def optimize_index(self, name: str, merge_count: int | None = None) -> bool:
         """Extend an index to all rows, with which its last segments are merged; False if it is not built here."""
         try:
             changes = expected_changes(
-                self.dataset.snapshot, [name], self._unwritten, 1 if num_merged is None else num_merged
+                self.dataset.snapshot, [name], self._unwritten, 1 if merge_count is None else merge_count
             )
         except UnsupportedError:
             return False
         self._change_indices(*changes)
         return True
 
-    def extend_by_pylance(self, name: str, num_merged: int | None = None) -> None:
+    def extend_by_pylance(self, name: str, merge_count: int | None = None) -> None:
         """Extend an index of a kind that is not built here, as pylance does unless it divides or joins its partitions.
 
         A vector index gets one more segment, for the rows that it does not cover. The last segment of an index of any
@@ -150,12 +150,12 @@ class ExpectedVersions(Generic[_Handle]):
 
         Args:
             name: The index.
-            num_merged: How many of the last segments are merged with these rows; None for 0 of vectors, else 1.
+            merge_count: How many of the last segments are merged with these rows; None for 0 of vectors, else 1.
         """
         segments = [(index, covered) for index, covered in live_coverage(self._manifest.indices) if index.name == name]
         last, every = segments[-1][0], BitMap(self._manifest.fragments.ids)
-        number = num_merged if num_merged is not None else 0 if last.is_vector else 1
-        merged = segments[len(segments) - number :]
+        default_count = 0 if last.is_vector else 1
+        merged = segments[len(segments) - (default_count if merge_count is None else merge_count) :]
         missed = every.difference(*(covered for _, covered in segments))
         fragment_ids = missed.union(*(covered & every for _, covered in merged))
         self._change_indices((self._foresee_segment(last, fragment_ids),), tuple(index for index, _ in merged))

@@ -233,6 +233,21 @@ def find_created_versions(row_ids: U64Array, origins: Sequence[Fragment], defaul
     return result
 
 
+def hold_rows(fragments: Iterable[Fragment], row_ids: U64Array) -> bool:
+    """Whether fragments hold all of some rows.
+
+    Args:
+        fragments: The fragments.
+        row_ids: The ids of the rows.
+    """
+    missing_ids = row_ids
+    for fragment in fragments:
+        if len(missing_ids) and fragment.row_ids is not None:
+            ids = decode_row_ids(fragment.row_ids, fragment.physical_rows)
+            missing_ids = missing_ids[_find_ids(ids, missing_ids) < 0]
+    return not len(missing_ids)
+
+
 def _find_ids(ids: U64Array, row_ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The position of each row id in the ids of a fragment; -1 for one that it lacks."""
     if len(ids) and bool((np.diff(ids) == 1).all()):  # a range, as most fragments have it

@@ -412,7 +412,7 @@ def _step_of_body() -> Any | None:
         return dg.OpExecutionContext.get().get_step_execution_context()
     except (dg.DagsterInvariantViolationError, AttributeError):  # no body, or one that a test calls directly
         pass
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - see above
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - Dagster hands a thread the context in no other way
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, dg.OpExecutionContext):

@@ -42,18 +42,19 @@ def expect_due_actions(expected: ExpectedVersions[Handle], report: MaintenanceRe
     if declared is None:
         return report
     recorded = declared.facts.records
-    records, done, built = dict(recorded), set[tuple[str, str]](), set[str]()
+    records, attempted, built_names = dict(recorded), set[tuple[str, str]](), set[str]()
     while action := next(
-        (each for each in declared.due if (each.name, each.action) not in done and each.name not in built), None
+        (each for each in declared.due if (each.name, each.action) not in attempted and each.name not in built_names),
+        None,
     ):
-        done.add((action.name, action.action))
+        attempted.add((action.name, action.action))
         reason = find_limit(action, declared.facts, report, expected.dataset.snapshot)
         if reason:
             report = report.put_off(reason)
             continue
         report = _expect(expected, report, action, declared.facts, records)
         if action.action in ("build", "rebuild"):  # it has no details by which it could be decided on again
-            built.add(action.name)
+            built_names.add(action.name)
             if action.declaration is not None and is_measured(action.declaration, action.name, declared.facts):
                 measurement = replace(action, action="measure", reason=NEVER_MEASURED, fragment_ids=frozenset())
                 report = _expect(expected, report, measurement, declared.facts, records)
@@ -81,10 +82,8 @@ def _expect(
         if action.action in ("extend", "merge"):
             expected.replace_segments(name, action.fragment_ids, action.replaced)
         elif action.action in ("build", "rebuild"):
-            rows, field_id = (
-                sum(facts.fragments[each] for each in action.fragment_ids),
-                facts.columns[declaration.column][0],
-            )
+            rows = sum(facts.fragments[each] for each in action.fragment_ids)
+            field_id = facts.columns[declaration.column][0]
             expected.build_index(name, field_id, _find_type_url(declaration), action.fragment_ids)
             record = IndexRecord(column=declaration.column, build=declaration.build_key, trained_rows=rows)
         elif action.action == "measure":

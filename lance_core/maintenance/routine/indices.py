@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
 from lance_core.index.kinds.registry import is_supported
@@ -26,7 +26,8 @@ from lance_core.maintenance.search.decide import IndexAction, choose_segments_to
 from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
-from lance_core.verbs.inspect.indices import describe_indices
+
+_TEXT: Final = ("FTS", "NGRAM")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class Extension:
     Attributes:
         refreshed: The number of indices that were extended.
         lost: The number of extensions by lance_core that failed because a writer committed first.
-        are_joined: Whether pylance has joined the segments of a vector index into one, as it does when it divides or
-            joins partitions: then further fragments can be merged.
+        are_joined: Whether pylance has joined more segments of an index than it was asked to, as it does when it
+            divides or joins partitions of vectors: then further fragments can be merged.
         problems: One sentence for each index that was not extended.
         failures: Those of the sentences that are about errors: the other indices were extended all the same.
     """
@@ -58,7 +59,7 @@ def choose_due_rewrites(
     dataset: Handle,
     tasks: list[CompactionTask],
     options: Mapping[str, Any],
-    numbers: Mapping[str, int | None],
+    merge_counts: Mapping[str, int | None],
     actions: Sequence[IndexAction] = (),
 ) -> tuple[list[CompactionTask], bool]:
     """The rewrites that are due, and whether indices are to be extended before their commit.
@@ -67,11 +68,12 @@ def choose_due_rewrites(
         dataset: The table.
         tasks: The rewrites that the indices allow without extension.
         options: Options of the compaction.
-        numbers: How many of the last segments of indices are merged with the rows that they miss; None for the default.
+        merge_counts: How many of the last segments of indices are merged with the rows that they miss; None for the
+            default.
         actions: The extensions and merges of declared indices.
     """
     expected = ExpectedVersions(dataset)
-    count_expected_extensions(expected, numbers)
+    count_expected_extensions(expected, merge_counts)
     for action in actions:
         expected.replace_segments(action.name, action.fragment_ids, action.replaced)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
@@ -99,57 +101,62 @@ def count_segments_to_merge(snapshot: Snapshot, left_out: Collection[str]) -> di
     manifest, facts = snapshot.manifest, read_facts(snapshot, ())
     if find_pylance() is None:
         left_out = {*left_out, *(each.name for each in manifest.indices if not is_supported(each, manifest.schema))}
-    numbers = {}
+    merge_counts = {}
     for name, index in facts.present.items():
         missed_rows = facts.count_missed_rows(index)
-        number = len(choose_segments_to_merge(index, missed_rows))
-        if name not in left_out and number and number + bool(missed_rows) > 1:
-            numbers[name] = number
-    return numbers
+        merge_count = len(choose_segments_to_merge(index, missed_rows))
+        if name not in left_out and merge_count and merge_count + bool(missed_rows) > 1:
+            merge_counts[name] = merge_count
+    return merge_counts
 
 
-def count_expected_extensions(expected: ExpectedVersions[Handle], numbers: Mapping[str, int | None]) -> int:
+def count_expected_extensions(expected: ExpectedVersions[Handle], merge_counts: Mapping[str, int | None]) -> int:
     """The number of indices that `extend_indices` would extend; nothing is written.
 
     Args:
         expected: The expected versions, to which those of the extensions are added.
-        numbers: How many of the last segments of indices are merged with the rows that they miss; None for the default.
+        merge_counts: How many of the last segments of indices are merged with the rows that they miss; None for the
+            default.
     """
     done = 0
-    for name, number in numbers.items():
-        if expected.optimize_index(name, number):
+    for name, merge_count in merge_counts.items():
+        if expected.optimize_index(name, merge_count):
             done += 1
         elif find_pylance() is not None:
-            expected.extend_by_pylance(name, number)
+            expected.extend_by_pylance(name, merge_count)
             done += 1
     return done
 
 
 def extend_indices(
-    dataset: Handle, numbers: Mapping[str, int | None], properties: Mapping[str, str], policy: MaintenancePolicy
+    dataset: Handle, merge_counts: Mapping[str, int | None], properties: Mapping[str, str], policy: MaintenancePolicy
 ) -> Extension:
     """Extend indices to the rows that they do not cover.
 
     Args:
         dataset: The table; it moves to the newest version.
-        numbers: How many of the last segments of indices are merged with these rows; None for the default.
+        merge_counts: How many of the last segments of indices are merged with these rows; None for the default.
         properties: Transaction properties.
         policy: The policy, with the limits of the process in which pylance extends indices.
     """
     with closing(ChildProcess(policy.index_memory_bytes, policy.index_timeout_s)) as child:
-        return _extend_indices(dataset, numbers, properties, child)
+        return _extend_indices(dataset, merge_counts, properties, child)
 
 
 def _extend_indices(
-    dataset: Handle, numbers: Mapping[str, int | None], properties: Mapping[str, str], child: ChildProcess
+    dataset: Handle, merge_counts: Mapping[str, int | None], properties: Mapping[str, str], child: ChildProcess
 ) -> Extension:
-    done, before = Extension(), _find_segments(dataset, numbers, "IVF")
-    for name, number in numbers.items():
+    done = Extension()
+    for name, merge_count in merge_counts.items():
         problem = None
         try:
-            optimize_indices(dataset.snapshot, num_indices_to_merge=number, index_names=[name], properties=properties)
+            optimize_indices(
+                dataset.snapshot, num_indices_to_merge=merge_count, index_names=[name], properties=properties
+            )
         except UnsupportedError as error:
-            reason = _extend_by_pylance(dataset, name, number, child)
+            old_segments = _find_segments(dataset, name)
+            reason = _extend_by_pylance(dataset, name, merge_count, child)
+            done.are_joined |= len(old_segments - _find_segments(dataset, name)) > (merge_count or 0)
             problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
         except CommitConflictError as error:
             done.lost += 1
@@ -162,17 +169,15 @@ def _extend_indices(
             done.refreshed += 1
         else:
             done.problems.append(problem)
-    done.are_joined = not before <= _find_segments(dataset, numbers, "IVF")
     return done
 
 
-def _find_segments(dataset: Handle, names: Collection[str], kind: str = "") -> set[str]:
-    """The segments of those of some indices that have a word in their kind."""
-    indices = (index for index in describe_indices(dataset.snapshot) if index.name in names)
-    return {str(segment.uuid) for index in indices if kind in index.index_type for segment in index.segments}
+def _find_segments(dataset: Handle, name: str) -> set[str]:
+    """The uuids of the segments of an index."""
+    return {str(index.uuid) for index in dataset.snapshot.manifest.indices if index.name == name}
 
 
-def _extend_by_pylance(dataset: Handle, name: str, number: int | None, child: ChildProcess) -> str | None:
+def _extend_by_pylance(dataset: Handle, name: str, merge_count: int | None, child: ChildProcess) -> str | None:
     """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
 
     Returns:
@@ -180,16 +185,25 @@ def _extend_by_pylance(dataset: Handle, name: str, number: int | None, child: Ch
     """
     if find_pylance() is None:
         return "install pylance, which extends it: pip install 'lance-dagster[search]'"
-    before, arguments = _find_segments(dataset, [name]), {} if number is None else {"num_indices_to_merge": number}
-    ways = [find_uncovered_indices(dataset.snapshot).get(name, "segment")]
-    if read_facts(dataset.snapshot, ()).present[name].kind in ("FTS", "NGRAM"):
-        ways.append("rebuild")  # pylance passes over one with a file that it cannot read, and says nothing
+    old_segments = _find_segments(dataset, name)
+    how = find_uncovered_indices(dataset.snapshot).get(name, "segment")
+    arguments = {} if merge_count is None else {"num_indices_to_merge": merge_count}
     try:
-        for how in ways:
-            run_extension(dataset, [name], how, child, **arguments)
-            dataset.checkout_latest()
-            if _find_segments(dataset, [name]) != before:
-                return None
+        run_extension(dataset, [name], how, child, **arguments)
     except ChildFailedError as error:
         return f"pylance could not extend it either: {error}"
-    return "pylance has left it as it is"
+    reason = ""
+    if not _has_changed(dataset, name, old_segments) and read_facts(dataset.snapshot, ()).present[name].kind in _TEXT:
+        try:
+            run_extension(dataset, [name], "rebuild", child)
+        except ChildFailedError as error:
+            reason = f", and it could not be built again: {error}"
+    if _has_changed(dataset, name, old_segments):
+        return None
+    return f"pylance passes over it, as over one with a file that it cannot read{reason}; drop it, or create it again"
+
+
+def _has_changed(dataset: Handle, name: str, old_segments: Collection[str]) -> bool:
+    """Whether an index has other segments in the newest version, to which the handle moves."""
+    dataset.checkout_latest()
+    return _find_segments(dataset, name) != old_segments

@@ -231,11 +231,8 @@ class MaintenanceReport:
     def reason(self) -> str | None:
         """Why the table failed or was skipped, or what of it was put off; None if nothing is left."""
         lost = f"writers committed before {self.lost:,} rewrites or indices" if self.lost else None
-        return (
-            self.error
-            or "; ".join(filter(None, (lost, self.deferred, self.row_ids_problem, *self.index_problems)))
-            or None
-        )
+        reasons = filter(None, (lost, self.deferred, self.row_ids_problem, *self.index_problems))
+        return self.error or "; ".join(reasons) or None
 
     @property
     def version_after(self) -> int | None:

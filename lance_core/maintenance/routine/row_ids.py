@@ -58,10 +58,7 @@ def migrate_row_ids(
 
 
 def _rebuild_followers(
-    dataset: Handle,
-    report: MaintenanceReport,
-    properties: Mapping[str, str],
-    builder: IndexBuilder | None,
+    dataset: Handle, report: MaintenanceReport, properties: Mapping[str, str], builder: IndexBuilder | None
 ) -> MaintenanceReport:
     """Build the indices again that need pylance, and whose entries have old addresses."""
     manifest, policy = dataset.snapshot.manifest, report.plan.policy

@@ -22,12 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from lance_core.errors import (
-    CommitConflictError,
-    LanceError,
-    RetryableConflictError,
-    VersionNotFoundError,
-)
+from lance_core.errors import CommitConflictError, LanceError, RetryableConflictError, VersionNotFoundError
 from lance_core.maintenance.cleanup.copies import remove_unused_copies
 from lance_core.maintenance.cleanup.run import cleanup_old_versions
 from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, run_in_processes, worker_count

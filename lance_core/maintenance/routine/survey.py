@@ -156,16 +156,18 @@ def _choose_rewrites(
         pylance are extended or merged.
     """
     chosen: tuple[list[CompactionTask], dict[str, int | None], str | None] = tasks, {}, None
+    names = [index.name for index in dataset.snapshot.manifest.indices]
+    may_merge = policy.refresh_indices and (due or len(set(names)) < len(names))
     for what in ("extend", "merge"):
-        merges, numbers = what == "merge", dict[str, int | None].fromkeys(due)
+        merges, merge_counts = what == "merge", dict[str, int | None].fromkeys(due)
         early = [] if declared is None else find_early_actions(declared, policy, merges=merges)
-        if merges and policy.refresh_indices:
+        if merges and may_merge:
             own_actions = [] if declared is None else [n for n, each in declared.names.items() if each.needs_pylance]
-            numbers |= count_segments_to_merge(dataset.snapshot, own_actions)
-        if numbers or early:
-            later, is_first = choose_due_rewrites(dataset, tasks, options, numbers, early)
+            merge_counts |= count_segments_to_merge(dataset.snapshot, own_actions)
+        if merge_counts or early:
+            later, is_first = choose_due_rewrites(dataset, tasks, options, merge_counts, early)
             if is_first and (not merges or count_saved_fragments(later) > count_saved_fragments(chosen[0])):
-                chosen = later, numbers, what if early else None
+                chosen = later, merge_counts, what if early else None
     return chosen
 
 

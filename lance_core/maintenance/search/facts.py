@@ -187,16 +187,8 @@ def _to_present(index: IndexDescription, rows: dict[int, int], broken: Container
         live = frozenset[int]() if is_broken else frozenset(segment.fragment_ids) & rows.keys()
         count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
         made_ms = None if segment.created_at is None else int(1000 * segment.created_at.timestamp())
-        segments.append(
-            PresentSegment(
-                uuid=segment.uuid,
-                fragment_ids=live,
-                rows=count,
-                version=version,
-                created_at_ms=made_ms,
-                is_broken=is_broken,
-            )
-        )
+        present = PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version)
+        segments.append(replace(present, created_at_ms=made_ms, is_broken=is_broken))
     metric, kind = index.details.get("metric_type"), name_kind(index.index_type)
     return PresentIndex(
         name=index.name,

@@ -33,6 +33,7 @@ from lance_core.table.rowids import (
     assign_row_ids,
     decode_row_ids,
     find_created_versions,
+    hold_rows,
     with_last_updated,
     with_versions,
 )
@@ -226,11 +227,11 @@ class Update(WireRecord):
 
         Other rows with ids come back from an earlier version: an index that was built since has no entry of them.
         """
-        origins = (base.fragments.get(i) for i in (self._touched if own_ids else ()))
-        ids = [decode_row_ids(f.row_ids) for f in origins if f is not None and f.row_ids is not None]
-        origin_ids = np.concatenate([np.zeros(0, np.uint64), *ids])
         full = [f.id for f in added if f.id in own_ids and len(own_ids[f.id]) == f.physical_rows]
-        return [i for i in full if np.isin(own_ids[i], origin_ids).all()]
+        if not base.indices:
+            return full
+        origins = [origin for i in self._touched if (origin := base.fragments.get(i)) is not None]
+        return [i for i in full if hold_rows(origins, own_ids[i])]
 
     def _record_creation(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
         """Record the versions in which the rows of new fragments were created; moved rows keep theirs."""

@@ -560,6 +560,7 @@ class TestProblems:
         report = maintain(table, MaintenancePolicy())
         assert (report.done["indices_not_refreshed"], report.done.get("indices_refreshed", 0)) == (1, 0)
         assert "index 't_idx' was not refreshed" in caplog.text
+        assert "drop it, or create it again" in caplog.text
         assert states(table)["t_idx"].covered < 1
 
     def test_truncated_files_of_full_text_are_named_and_built_again(self, tmp_path):

@@ -111,7 +111,8 @@ def draw_config(seed: int) -> Config:
         switches=switches,
     )
     is_narrowed = config.partitioned and not config.automated and policy != "per_backfill" and rng.random() < 0.4
-    return replace(config, narrowed=is_narrowed)
+    loads_in_body = not config.partitioned and random.Random(f"{seed}:loads").random() < 0.5
+    return replace(config, narrowed=is_narrowed, loads_in_body=loads_in_body)
 
 
 def possible_actions(config: Config) -> dict:

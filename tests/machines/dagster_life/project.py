@@ -54,6 +54,7 @@ class Config:
     shared: str
     health: bool
     narrowed: bool = False
+    loads_in_body: bool = False
     focus: str = ""
     switches: frozenset[str] = frozenset()
 
@@ -183,9 +184,17 @@ def definitions(config: Config, root: str, code: int = 0, keys: tuple[str, ...] 
     def events(context):
         yield from WORLD[0].compute(context, "events", None)
 
-    @dg.asset(metadata=metadata, **options)
-    def totals(context, events: pa.Table):
-        yield from WORLD[0].compute(context, "totals", events)
+    if config.loads_in_body:
+
+        @dg.asset(deps=[events], metadata=metadata, **options)
+        def totals(context):
+            rows = context.load_asset_value(dg.AssetKey("events"), python_type=pa.Table)
+            yield from WORLD[0].compute(context, "totals", rows)
+    else:
+
+        @dg.asset(metadata=metadata, **options)
+        def totals(context, events: pa.Table):
+            yield from WORLD[0].compute(context, "totals", events)
 
     @dg.asset(deps=[events], partitions_def=partitions, automation_condition=lance_eager())
     def letters() -> None: ...
