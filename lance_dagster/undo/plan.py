@@ -425,14 +425,24 @@ def _bring_back(
     They come back as written by the undo, so that readers of changes see them, under their row ids, and under their own
     ids, by which indices that are as they were still cover them. Bitmaps of indices that were built since can list the
     ids without having the rows: then the fragments get new ids. Under a new id no index covers them, and an index of
-    words would have their rows twice once it is extended, so that the rows get new ids as well.
+    words would have their rows twice once it is extended, so that the rows get new ids as well. So do rows that were
+    set again: an index of words can have their old words, which are looked for by the versions that end here.
     """
     segments, earlier = _segments(dataset), _segments(before)
     lost = {number for uuid, (_, numbers) in segments.items() if uuid not in earlier for number in numbers} | {0}
     has_words = any(kind == "Inverted" for kind, _ in segments.values())
     changes = {"created_at_version_meta": None, "last_updated_at_version_meta": None}
     new = changes | {"id": 0} | ({"row_id_meta": None} if has_words else {})
-    return [replace(fragment, **(new if fragment.id in lost else changes)) for fragment in fragments]
+    return [
+        replace(fragment, **(new if fragment.id in lost or (has_words and _is_set_again(fragment)) else changes))
+        for fragment in fragments
+    ]
+
+
+def _is_set_again(fragment: lance_core.FragmentMetadata) -> bool:
+    """Whether rows of a fragment can have had other values, whole rows or columns in place."""
+    has_replaced_columns = any(min(file.fields) < 0 for file in fragment.files)
+    return has_replaced_columns or fragment.created_at_version_meta != fragment.last_updated_at_version_meta
 
 
 def _segments(dataset: lance_core.LanceDataset) -> dict[str, tuple[str, Collection[int]]]:

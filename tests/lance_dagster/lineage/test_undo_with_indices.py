@@ -105,3 +105,44 @@ def test_rows_that_return_are_found(tmp_path, is_stable, how, work, fragment):
     check_searches(uri, "undone")
     assert not cover_rows(lance_core.dataset(uri)).problems
     check_searches(uri, "covered")
+
+
+def set_in_place(table, values):
+    fragment, fields = table.get_fragments()[0].update_columns(values, "key", "key")
+    operation = pylance.LanceOperation.Update(
+        updated_fragments=[fragment], fields_modified=fields, update_mode="rewrite_columns"
+    )
+    pylance.LanceDataset.commit(table, operation, read_version=table.version)
+
+
+EXTENSIONS = {
+    "nothing": lance_core.dataset,
+    "pylance": lambda uri: pylance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0),
+    "cover": lambda uri: cover_rows(lance_core.dataset(uri)),
+}
+
+
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("extension", EXTENSIONS)
+@pytest.mark.parametrize("how", ["upsert", "in place"])
+@pytest.mark.parametrize("ids", ["stable", "migrated", "addresses"])
+def test_rows_that_were_set_again_and_return_lose_their_old_words(tmp_path, ids, how, extension):
+    uri = str(tmp_path / "t.lance")
+    table = lance_core.write_dataset(rows([*range(100)], "old"), uri, enable_stable_row_ids=ids == "stable")
+    build(uri)
+    if ids == "migrated":
+        table.migrate_to_stable_row_ids()
+    if how == "upsert":
+        pylance.dataset(uri).merge_insert("key").when_matched_update_all().execute(rows([*range(50)], "newer"))
+    else:
+        set_in_place(pylance.dataset(uri), rows([*range(50)], "newer").drop_columns(["vector"]))
+    EXTENSIONS[extension](uri)
+    table = lance_core.dataset(uri)
+    (last,) = [each.fragment_id for each in table.get_fragments()][-1:]
+    operation = lance_core.LanceOperation.Update(removed_fragment_ids=[last], new_fragments=[])
+    run = lance_core.Transaction(table.version, operation, transaction_properties={"dagster.run_id": "run"})
+    lance_core.LanceDataset.commit(table, run)
+    lance_core.dataset(uri).insert(rows([*range(300, 330)], "third"))
+    plan_undo(lance_core.dataset(uri), "run").commit()
+    assert not cover_rows(lance_core.dataset(uri)).problems
+    check_searches(uri, "covered")
