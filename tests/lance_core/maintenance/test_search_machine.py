@@ -268,7 +268,7 @@ class Machine:
             {key: self.rows.pop(key) for key in fragment.to_table(columns=["key"])["key"].to_pylist()},
             self.keys,
         )
-        new = self.new_rows(self.random.choice([0, 40]))
+        new = self.new_rows(self.random.choice([0, 40]) if self.rows else 40)
         operation = lance_core.LanceOperation.Update(
             removed_fragment_ids=[fragment.fragment_id],
             new_fragments=lance_core.write_fragments(new, self.uri) if len(new) else [],
