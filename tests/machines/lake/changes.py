@@ -2,7 +2,7 @@
 
 The model's rows are a dict from the key `k` to the cells of the row, `v` and those of columns that were added; a cell that is
 null is left out, so that columns without values do not count. A change of the model is a pure function. Each row also has a
-vector `e`, which follows from its key.
+vector `e`, words `w` and a list of structs `l`, which follow from its key.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,17 @@ import pyarrow as pa
 
 Cells = tuple[tuple[str, int], ...]
 Rows = dict[int, Cells]
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("e", pa.list_(pa.float32(), 2))])
+_STRUCT = pa.struct([("a", pa.int64()), ("t", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("v", pa.int64()),
+        ("e", pa.list_(pa.float32(), 2)),
+        ("w", pa.list_(pa.string())),
+        ("l", pa.list_(_STRUCT)),
+    ]
+)
+WORDS = ("w0", "w1", "w2", "all")
 Names = list[str]
 ZERO: Cells = (("v", 0),)
 
@@ -40,23 +50,36 @@ def vector_of(key: int) -> list[float]:
     return [float(key % 7), float(key)]
 
 
+def words_of(key: int) -> list[str] | None:
+    """The words of the row with a key: null, none, or up to two."""
+    return None if key % 7 == 0 else [WORDS[key % 3], "all"][: key % 4]
+
+
+def values_of(key: int) -> dict[str, Any]:
+    """The values of the row with a key that follow from it, with nulls, empty lists and null fields."""
+    structs = [{"a": None if i == 2 else key * i, "t": f"{key}-{i}" if i % 2 else None} for i in range(key % 4)]
+    return {"e": vector_of(key), "w": words_of(key), "l": None if key % 5 == 0 else structs}
+
+
 def table_of(rows: Rows) -> pa.Table:
     """New rows as Arrow has them."""
-    values = [dict(cells)["v"] for cells in rows.values()]
-    return pa.table({"k": list(rows), "v": values, "e": [vector_of(key) for key in rows]}, schema=SCHEMA)
+    return pa.Table.from_pylist(
+        [{"k": key, "v": dict(cells)["v"], **values_of(key)} for key, cells in rows.items()], schema=SCHEMA
+    )
 
 
 def rows_of(table: pa.Table) -> Rows:
     """Rows as the model has them.
 
     Raises:
-        ValueError: A key is there twice, or a row has the vector of another one.
+        ValueError: A key is there twice, or a row has values of another one.
     """
     rows = {}
     for row in table.to_pylist():
-        key, vector = row.pop("k"), row.pop("e")
-        if vector != vector_of(key):
-            raise ValueError(f"the row {key} has the vector {vector}")
+        key = row.pop("k")
+        for name, expected in values_of(key).items():
+            if (value := row.pop(name)) != expected:
+                raise ValueError(f"the row {key} has {name} = {value}")
         rows[key] = tuple(sorted((name, value) for name, value in row.items() if value is not None))
     if len(rows) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows have {len(rows)} keys")
@@ -120,8 +143,8 @@ def _merge(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names:
 
 def _index(random: Random, fresh: Callable[[int], list[int]], rows: Rows, names: Names) -> Change:
     del fresh, rows, names
-    kind = random.choice(["BTREE", "ZONEMAP", "BITMAP"])
-    column = random.choice(["k", "v"])
+    kind = random.choice(["BTREE", "ZONEMAP", "BITMAP", "LABEL_LIST"])
+    column = "w" if kind == "LABEL_LIST" else random.choice(["k", "v"])
     return Change(
         f"index {kind} of {column}", lambda table: table.create_scalar_index(column, kind, replace=True), dict
     )

@@ -14,7 +14,7 @@ from lance_core.errors import CommitConflictError, InvalidInputError, LanceError
 from lance_core.maintenance.verify.files import verify
 from lance_core.store import conditions, open_store
 from tests.machines.lake import traps
-from tests.machines.lake.changes import Change, Rows, rows_of, vector_of
+from tests.machines.lake.changes import WORDS, Change, Rows, rows_of, vector_of, words_of
 from tests.machines.lake.model import FindingError, Table, difference
 from tests.machines.lake.places import Place
 from tests.machines.lake.server import Rule
@@ -334,3 +334,10 @@ class Lake:
             if stored != expected:
                 where = f"{table.name}@{branch or 'main'}:{version}"
                 raise FindingError(f"{library} reads other rows of {where}: {difference(expected, stored)}")
+        word = self.random.choice(WORDS)
+        fitting = {key for key in expected if word in (words_of(key) or [])}
+        opened = lance_core.dataset(table.uri, storage_options=self.place.options() or None)
+        hits = opened.checkout_version((branch, version)).to_table(["k"], filter=f"array_has(w, '{word}')")
+        if sorted(hits["k"].to_pylist()) != sorted(fitting):
+            where = f"{table.name}@{branch or 'main'}:{version}"
+            raise FindingError(f"rows of {where} with the word {word}: {sorted(hits['k'].to_pylist())}")

@@ -189,16 +189,30 @@ def _today() -> Typed:
     return literal(pa.scalar(datetime.now(UTC).date(), pa.date32()), pa.date32())
 
 
+def _are_compared_by_python(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether values of two types are equal in Python as they are in SQL."""
+    if is_number(left) and is_number(right):
+        return not (pa.types.is_decimal(left) or pa.types.is_decimal(right)) or left.id == right.id
+    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
+        return bool(left.tz) == bool(right.tz)
+    return left == right or pa.types.is_null(right) or (is_string_like(left) and is_string_like(right))
+
+
 def _make_list_search(function: str) -> _TypedFunction:
     """Make a function that searches lists for items; a LABEL_LIST index can answer filters with it."""
 
     def compiled(lists: Typed, searched: Typed) -> Typed | None:
         if not is_any_list(lists.type) or (function != "array_has" and not is_any_list(searched.type)):
             return None
-        if pa.types.is_floating(searched.type) and not pa.types.is_floating(lists.type.value_type):
+        item_type = lists.type.value_type
+        if function != "array_has":
+            is_alike = _are_compared_by_python(item_type, searched.type.value_type)
+            return python_call(function, [lists, searched], _BOOL) if is_alike else None
+        has_fraction = pa.types.is_floating(searched.type) or pa.types.is_decimal(searched.type)
+        loses_fraction = has_fraction and not (pa.types.is_floating(item_type) or searched.type.id == item_type.id)
+        if loses_fraction or (pa.types.is_timestamp(searched.type) and pa.types.is_date(item_type)):
             return None
-        item = searched.to(lists.type.value_type) if function == "array_has" else searched
-        return python_call(function, [lists, item], _BOOL)
+        return python_call(function, [lists, searched.to(item_type)], _BOOL)
 
     return compiled
 
