@@ -62,13 +62,14 @@ def rejected(theirs, call):
             or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         ):
             continue
-        try:
-            call(**{name: object()})
-        except UnsupportedError as error:
-            if re.search(rf"\b{name}\b", str(error)):
-                found.add(name)
-        except Exception:  # noqa: BLE001 - an argument that is offered, with a wrong value
-            pass
+        for value in (object(), b""):  # an argument of another type is rejected for its type first
+            try:
+                call(**{name: value})
+            except UnsupportedError as error:
+                if re.search(rf"\b{name}\b", str(error)):
+                    found.add(name)
+            except Exception:  # noqa: BLE001 - an argument that is offered, with a wrong value
+                pass
     return found
 
 

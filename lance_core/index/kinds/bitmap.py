@@ -166,7 +166,9 @@ class BitmapIndex:
             return None
         parts: list[RowSet] = []
         for value in test.values.unique():
-            chosen = np.flatnonzero([key.equals(value) for key in self.keys])
+            is_nan = pa.types.is_floating(value.type) and np.isnan(value.as_py())
+            matches = pc.is_nan(self.keys).to_pylist() if is_nan else [key.equals(value) for key in self.keys]
+            chosen = np.flatnonzero(matches)
             parts.append(unite(self.sets(chosen)) if len(chosen) else {})
         if not test.needs_all:
             return unite(parts)

@@ -244,7 +244,13 @@ def in_set(value: Typed, values: pa.Array) -> Typed:
 
 def _match_set(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
     """`value IN (values)` for values without nulls; null where nothing matches and the value or a candidate is null."""
+    nans = pc.is_nan(values) if pa.types.is_floating(values.type) else None
+    has_nan = nans is not None and pc.any(nans, min_count=0).as_py()
+    if has_nan:  # NaN has many forms, which Arrow's `is_in` separates
+        values = values.filter(pc.invert(nans))
     matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
+    if has_nan:
+        matched = call("or_kleene", [matched, call("is_nan", [value], _BOOL)], _BOOL)
     unknown = literal(None, _BOOL)
     if with_null:
         return call("if_else", [matched, literal(True, _BOOL), unknown], _BOOL)

@@ -244,13 +244,18 @@ def _moment(string: pa.Array) -> pa.Array:
 
 def _array_has(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list[bool | None]:
     pairs = zip(lists.to_pylist(), values.to_pylist(), strict=True)
-    return [None if items is None or value is None else value in items for items, value in pairs]
+    return [None if items is None or value is None else _has(items, value) for items, value in pairs]
+
+
+def _has(items: Sequence[Any], item: Any) -> bool:
+    """Whether an item is in a list, in which NaN equals NaN."""
+    return item in items if item == item else any(each != each for each in items)  # noqa: PLR0124 - NaN alone is not itself
 
 
 IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "array_has": _array_has,
-    "array_has_all": _map_rows(lambda items, searched_items: all(item in items for item in searched_items)),
-    "array_has_any": _map_rows(lambda items, searched_items: any(item in items for item in searched_items)),
+    "array_has_all": _map_rows(lambda items, searched_items: all(_has(items, item) for item in searched_items)),
+    "array_has_any": _map_rows(lambda items, searched_items: any(_has(items, item) for item in searched_items)),
     "decimal_add": _map_decimals(_WIDE.add),
     "decimal_multiply": _map_decimals(_WIDE.multiply),
     "decimal_quotient": _map_decimals(_check_divisor(_WIDE.divide)),
