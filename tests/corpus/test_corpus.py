@@ -46,6 +46,7 @@ def test_there_are_many_files_of_all_writers():
     assert {name.partition("/")[0] for name in names} == set(WRITERS)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("pattern", FIXED)
 def test_a_fixed_part_goes_every_road(tmp_path, pattern):
     trips = [trip for trip in known_trips() if re.search(pattern, trip.name)]

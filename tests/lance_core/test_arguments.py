@@ -63,6 +63,7 @@ def calls(function):
         yield {**given, wrong.name: value}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "holder", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HOLDERS]
 )

@@ -17,6 +17,7 @@ FIXED = (
 )
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("pattern", FIXED)
 def test_a_fixed_part_goes_through_spark(spark, tmp_path, pattern):
     warnings.simplefilter("ignore")

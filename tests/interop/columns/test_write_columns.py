@@ -407,6 +407,7 @@ def write(dataset, *, where=None, missing="keep", name="v"):
     return dataset.write_columns(data, on="id", where=where, missing=missing)
 
 
+@pytest.mark.variants(9)
 @BOTH
 @pytest.mark.parametrize("first", [True, False], ids=["new column", "column"])
 @pytest.mark.parametrize(

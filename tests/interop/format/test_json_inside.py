@@ -52,6 +52,7 @@ def rows(shape: str, start: int = 0) -> pa.Table:
     return pa.table({"id": range(start, start + 5), "c": SHAPES[shape]})
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize(("version", "shape", "writer"), WRITTEN)
 def test_life_of_a_table(tmp_path, writer, version, shape):
     """The table is written by one library, and changed by both."""

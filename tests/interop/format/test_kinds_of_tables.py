@@ -220,6 +220,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_is_read_as_pylance_does_or_rejected_by_name(tmp_path, kind):
     build, rejection = KINDS[kind]

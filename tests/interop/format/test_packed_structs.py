@@ -68,6 +68,7 @@ def check_both_ways(root, table, version):
         assert read_ours(root, key, rows=rows).to_pylist() == expected[::37]
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize(("name", "version"), POSSIBLE)
 def test_what_can_be_packed(tmp_path, name, version):
     check_both_ways(tmp_path, packed({**NUMBERS, **LISTS, **STRINGS}[name]), version)

@@ -237,6 +237,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_moved_rows_keeps_the_indices(tmp_path, change):
     """The bitmaps of indices have the fragments from before the moves."""

@@ -45,6 +45,7 @@ def check(table, new):
         assert not maintenance.cover_rows(lance_core.dataset(table.uri)).problems
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("on_branch", [False, True])
 @pytest.mark.parametrize("verb", ["write_columns", "update", "merge_insert"])
 def test_rows_that_were_set_again_on_a_branch(table, verb, on_branch):

@@ -215,6 +215,7 @@ def run_story(folder, seed, *, moved, storage_options=None):
     return True
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("moved", [False, True], ids=["unmoved", "moved"])
 def test_promotions(tmp_path, seed, moved):

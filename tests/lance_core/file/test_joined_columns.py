@@ -53,6 +53,7 @@ def joins(monkeypatch):
     return sizes
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("writer", [lance_core, lance], ids=["ours", "theirs"])
 @pytest.mark.parametrize("num_rows", [1, 500])

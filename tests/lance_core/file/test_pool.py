@@ -152,6 +152,7 @@ def rows():
     )
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("version", ["0.1", "2.2"])
 def test_the_rows_do_not_depend_on_the_number_of_threads(tmp_path, version):
     expected = rows()

@@ -25,6 +25,7 @@ VALUES = {
 }
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("most", [700, 1_000_000])
 @pytest.mark.parametrize("threads", ["1", "2", "16"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)

@@ -447,6 +447,7 @@ keep_indices(fill(uri, 300, 300), MaintenancePolicy(indices=SEARCH))
 
 
 class TestProblems:
+    @pytest.mark.variants(1)
     @pytest.mark.parametrize("work_left", ["build", "extend"])
     def test_a_write_that_is_killed_before_its_indices_is_covered_by_maintenance(self, tmp_path, work_left):
         """Until then pylance compares its rows one by one; for words that needs an index, which may miss them."""
@@ -686,6 +687,7 @@ class TestProblems:
         assert dry.done["indices_built"] == report.done["indices_built"] < 3
         assert work(dry) == work(report)
 
+    @pytest.mark.variants(1)
     @pytest.mark.parametrize("retained", [None, 2])
     def test_a_dry_run_counts_the_versions_of_builds_and_of_their_records(self, tmp_path, retained):
         table = fill(tmp_path / "t.lance", pieces=2)

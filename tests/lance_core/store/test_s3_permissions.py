@@ -190,6 +190,7 @@ def denied_verbs(lake, role):
     return errors
 
 
+@pytest.mark.variants(4)
 @pytest.mark.filterwarnings("ignore:version 1 of .* cannot be tagged:UserWarning")
 @pytest.mark.parametrize(
     ("role", "action"),

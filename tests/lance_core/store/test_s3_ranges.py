@@ -87,6 +87,7 @@ def methods(requests):
     return [method for method, _, _ in requests.made]
 
 
+@pytest.mark.variants(3)
 @pytest.mark.on_ceph
 @pytest.mark.parametrize(
     ("pieces", "most_bytes"),

@@ -73,6 +73,7 @@ def test_rows_of_a_partition_that_was_removed_need_a_result(lake):
     assert shop.rows() == [("eu", 7), ("us", 5)]
 
 
+@pytest.mark.variants(4)
 @pytest.mark.filterwarnings("ignore:Specifying a partitions_def on an AssetCheckSpec")
 @pytest.mark.parametrize("by_partition", [False, True])
 @pytest.mark.parametrize("mode", ["overwrite", "append", "merge"])

@@ -56,6 +56,7 @@ def run(request, lake):
     )
 
 
+@pytest.mark.variants(1)
 def test_a_write_gives_the_type_in_the_version_of_its_rows(run, lake):
     run([(DAY, 7)])
     table = lake.table("events")

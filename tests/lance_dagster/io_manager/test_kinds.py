@@ -179,6 +179,7 @@ def test_what_is_annotated_is_unwrapped():
 class TestWithoutATable:
     """The first run of an asset that reads what it wrote before."""
 
+    @pytest.mark.variants(3)
     @pytest.mark.parametrize(
         ("kind", "known"),
         [

@@ -126,6 +126,7 @@ def check_message(said, root, uri, how):
         assert 'catalog.register("' in said
 
 
+@pytest.mark.variants(3)
 @taken_away
 def test_promotion(root, how):
     root.lake.run(boats, trains, **ON_BRANCH)
@@ -142,6 +143,7 @@ def test_promotion(root, how):
         assert root.rows("shop/boats") == 2
 
 
+@pytest.mark.variants(3)
 @taken_away
 def test_a_promotion_that_was_made_before_is_found(root, how):
     root.lake.run(boats, trains, **ON_BRANCH)
@@ -151,6 +153,7 @@ def test_a_promotion_that_was_made_before_is_found(root, how):
     assert root.rows("shop/boats") == 2
 
 
+@pytest.mark.variants(3)
 @taken_away
 def test_a_discard_leaves_nothing_that_is_missed_later(root, how):
     root.lake.run(boats, trains, **ON_BRANCH)
@@ -167,6 +170,7 @@ def test_a_discard_leaves_nothing_that_is_missed_later(root, how):
     assert uri
 
 
+@pytest.mark.variants(3)
 @taken_away
 def test_undo_by_the_job(root, how):
     run = root.lake.run(boats, trains).run_id

@@ -68,6 +68,7 @@ def days_of(table):
 
 
 class TestTypes:
+    @pytest.mark.variants(4)
     @pytest.mark.parametrize(
         "kind", [pa.Table, pa.RecordBatch, pa.RecordBatchReader, pd.DataFrame, pl.DataFrame, pl.LazyFrame]
     )

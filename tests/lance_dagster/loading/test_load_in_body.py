@@ -52,6 +52,7 @@ def recorded_inputs(dataset):
     return {key: json.loads(value) for key, value in properties.items() if key.startswith("dagster.input.")}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("load", [by_context, in_thread, by_hand, by_hand_in_copied_context, by_hand_in_thread])
 def test_the_body_of_a_run_on_a_branch_reads_the_branch(lake, load):
     @dg.asset(deps=[prices], required_resource_keys={"io_manager"})

@@ -82,6 +82,7 @@ def test_the_rate_of_the_policy_and_of_a_run_bounds_each_request(remote, monkeyp
     assert requests.sizes[-3:] == [8, 4, 1]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("given", "workers"), [(None, cleanup.REMOTE_CONCURRENCY), (3, 3)])
 def test_the_parallelism_of_the_policy(remote, monkeypatch, given, workers):
     pools, real = [], cleanup.ThreadPool

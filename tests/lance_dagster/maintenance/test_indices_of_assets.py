@@ -158,6 +158,7 @@ class TestSharedTable:
 
         return make
 
+    @pytest.mark.variants(3)
     @pytest.mark.parametrize("chosen", ["rows", "labels", "both", "root", "root and rows"])
     def test_assets_that_share_a_table_declare_together(self, lake, share, chosen):
         rows, labels, run_job = share({"id": "BITMAP", "label": "FTS"})

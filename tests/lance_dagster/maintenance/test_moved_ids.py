@@ -87,6 +87,7 @@ def check_absent(result, spaces):
     assert (count(spaces, "e"), count(spaces, "k")) == (4, 4)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("step", ["plan", "rewrite"])
 @pytest.mark.parametrize("swap", SWAPS)
 def test_of_a_root(lake, spaces, swap, step):
@@ -95,6 +96,7 @@ def test_of_a_root(lake, spaces, swap, step):
     check_absent(run(lake, job, step, lambda: spaces.list_again("shop", **SWAPS[swap])), spaces)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("by_root", [False, True])
 @pytest.mark.parametrize("swap", SWAPS)
 def test_of_assets(lake, spaces, swap, by_root):
@@ -103,6 +105,7 @@ def test_of_assets(lake, spaces, swap, by_root):
     check_absent(result, spaces)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("swap", ["swapped", "renamed", "deregistered"])
 @pytest.mark.parametrize("kind", ["root", "assets", "namespace of the job"])
 def test_of_a_service(lake, spaces, swap, kind):
@@ -188,6 +191,7 @@ def test_a_folder_whose_name_or_place_is_another_table_s_meanwhile(lake, spaces,
     assert [count(spaces, location) for location in ("e", "k", "shop/plain.lance")] == [4, 4, 4]
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("swap", ["swapped", "a second id", "dropped"])
 @pytest.mark.parametrize(("kind", "step"), [("root", "commit"), ("assets", "refresh_indices")])
 def test_what_was_done_before_a_table_is_lost_is_reported(lake, spaces, swap, kind, step):
@@ -269,6 +273,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("swap", [{"orders": None}, {"orders": "k", "keep": "o"}])
 @pytest.mark.parametrize(("kind", "number", "message"), CHANGES)
 def test_a_change_of_a_table_that_is_another_one_s_since_has_no_event(lake, spaces, kind, number, message, swap):

@@ -209,6 +209,7 @@ def test_jobs_sensors_and_checks_find_them_by_their_ids(lake, spaces):
     assert {*log["table"].to_pylist()} == {"shop/eu/orders", "shop/orders"}
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("choice", "fragments"),
     [
@@ -634,6 +635,7 @@ def test_assets_of_one_and_of_two_parts_have_their_tables_in_any_order(lake, spa
     assert (spaces.rows(lance, "top2"), spaces.rows(lance, "public.top2")) == ([1], [7])
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize(
     ("name", "new_id"),

@@ -339,6 +339,7 @@ def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, 
     assert found[104]["s"] == "new104"
 
 
+@pytest.mark.variants(1)
 @pytest.mark.usefixtures("either")
 def test_concurrent_merges_that_insert_other_keys_both_commit(spark, table, lance, before_commit):
     def change():

@@ -220,6 +220,7 @@ POINTS = {
 }
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", POINTS)
 def test_user_defined_types_are_stored_as_a_write_stores_them(spark, points, tmp_path, way):
     uri = str(tmp_path / "written.lance")

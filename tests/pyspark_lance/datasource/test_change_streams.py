@@ -34,6 +34,7 @@ class ChangeQuery(Query):
         return found
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("net", ["true", "false"])
 def test_the_state_is_that_of_the_table(uri, seed, net):

@@ -44,6 +44,7 @@ def numbers(uri):
     return sorted((row["x"], row["n"]) for row in rows)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KEYS]
 )

@@ -90,6 +90,7 @@ VERBS = {
 OFTEN = ("select", "where, then select", "where of a column", "sort by what was not selected", "join by columns")
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "verb",
     [pytest.param(verb, id=name, marks=() if name in OFTEN else pytest.mark.slow) for name, verb in VERBS.items()],

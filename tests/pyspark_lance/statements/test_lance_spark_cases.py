@@ -257,6 +257,7 @@ def test_branches_and_tags(sql, people):
     assert ("copied", "main", 1) in sql("SHOW TAGS IN lake.default.people")
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize(
     ("statement", "message"),
     [

@@ -213,6 +213,7 @@ def test_another_statement_in_the_place_of_a_query_is_not_run(spark, sql, table,
     assert spark.catalog.dropTempView("kept")
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize(
     ("statement", "error", "message"),
     [
@@ -373,6 +374,7 @@ def test_a_table_that_a_clone_needs_is_not_dropped(sql, table, lance):
     assert sql("SHOW TABLES IN lake.nyc") == []
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "argument", ["TABLE(SELECT id FROM {0})", "TABLE({0})", "TABLE ( {0} )", "TABLE {0}", "r => TABLE {0}"]
 )

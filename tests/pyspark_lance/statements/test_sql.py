@@ -190,6 +190,7 @@ def test_a_delete_ends_its_comments_where_spark_does(sql, table):
     assert sql("SELECT count(*) FROM lake.nyc.t") == [(8,)]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("type_", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 def test_a_time_as_a_parameter_is_one_time_in_each_statement(spark, sql, lake, type_):
     """A time without a zone is in the zone of the process, which the session's need not be."""
@@ -719,6 +720,7 @@ def test_fields_of_structs_get_values(sql, lake, lance, verb, values, expected):
     assert [row["d"] for row in rows] == ([0, 0] if "d = 0" in values else [5, 6])
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -771,6 +773,7 @@ def test_both_names_of_the_file_version(sql, lake):
     assert lance_core.dataset(f"{lake}/a/t.lance").data_storage_version == "2.1"
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("stable", [True, False])
 def test_clauses_of_a_merge_name_row_columns_of_the_table(sql, lake, stable):
     rows = {"id": list(range(6)), "x": [0] * 6}

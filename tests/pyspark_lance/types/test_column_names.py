@@ -61,6 +61,7 @@ def test_names_that_differ_in_case(spark, uri, lance, connect):
     assert lance.dataset(uri).version == 1
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("setting", ["false", "true"])
 @pytest.mark.parametrize(
     "verb",

@@ -30,6 +30,7 @@ def payloads(frame):
     return [None if row["b"] is None else bytes(row["b"]) for row in frame.orderBy("id").collect()]
 
 
+@pytest.mark.variants(1)
 def test_frames_hold_descriptions_of_blobs_by_default(spark, table):
     pyspark_lance.register(spark)
     source = spark.read.format("lance")

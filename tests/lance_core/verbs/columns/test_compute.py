@@ -841,6 +841,7 @@ class TestSplitRuns:
 
 
 class TestInputsSetByOthers:
+    @pytest.mark.variants(8)
     @pytest.mark.parametrize("then", ["", "compact", "compact, clean"])
     @pytest.mark.parametrize("way", WAYS)
     def test_their_rows_are_due(self, table, way, then):

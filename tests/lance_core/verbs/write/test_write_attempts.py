@@ -225,6 +225,7 @@ BETWEEN = {
 class TestBetween:
     """What others do between two attempts of an append is kept, and the earlier attempt's rows go."""
 
+    @pytest.mark.variants(9)
     @pytest.mark.parametrize("stable", [False, True])
     @pytest.mark.parametrize("who", [ours, theirs])
     @pytest.mark.parametrize("what", BETWEEN)
