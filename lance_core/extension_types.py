@@ -17,9 +17,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
 _LENGTH: Final = struct.Struct("=i")
@@ -136,3 +139,48 @@ def is_any_string(kind: pa.DataType) -> bool:
 def is_any_binary(kind: pa.DataType) -> bool:
     """Whether values are bytes of any length, with offsets or as views."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def to_polars(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """A polars frame of rows, with strings in place of an Enum where a value is none of its categories.
+
+    The categories are metadata of the field, which stay as they are when other values are appended; polars would load
+    these values as nulls.
+    """
+    import polars as pl
+
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(
+        _load_enums(column, rows.column(column.name)) for column in frame if _has_enums(column.dtype)
+    )
+
+
+def _has_enums(kind: Any) -> bool:
+    import polars as pl
+
+    if isinstance(kind, pl.Struct):
+        return any(_has_enums(field.dtype) for field in kind.fields)
+    return isinstance(kind, pl.Enum) or (isinstance(kind, pl.List | pl.Array) and _has_enums(kind.inner))
+
+
+def _load_enums(loaded: pl.Series, column: pa.Array | pa.ChunkedArray) -> pl.Series:
+    import polars as pl
+
+    if isinstance(loaded.dtype, pl.Enum) and loaded.null_count() == column.null_count:
+        return loaded
+    strings = pl.Series(loaded.name, column.cast(_decoded(column.type)))
+    try:
+        return strings.cast(loaded.dtype)
+    except pl.exceptions.InvalidOperationError:  # a value is no category
+        return strings
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """A type with the type of their values in place of dictionaries."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if not pa.types.is_nested(kind):
+        return kind
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return with_fields(kind, [field.with_type(_decoded(field.type)) for field in fields])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.errors import UnsupportedError
+from lance_core.extension_types import to_polars
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.pyarrow import ArrowHandler
 
@@ -36,8 +37,7 @@ class PolarsHandler(ArrowHandler):
         """A frame; a lazy frame of the rows if the input is annotated as one."""
         import polars as pl
 
-        frame = pl.from_arrow(table)
-        assert isinstance(frame, pl.DataFrame)
+        frame = to_polars(table)
         return frame.lazy() if load_as is not None and issubclass(load_as, pl.LazyFrame) else frame
 
 

@@ -2,6 +2,7 @@
 
 import dagster as dg
 import pandas as pd  # noqa: TID253 -- annotations of assets
+import polars as pl  # noqa: TID253 -- annotations of assets
 import pyarrow as pa
 import pytest
 
@@ -36,11 +37,11 @@ def arrow_backed(**arrays):
     return pd.DataFrame({name: pd.array(values, pd.ArrowDtype(values.type)) for name, values in arrays.items()})
 
 
-def loaded_after(lake, value, annotation, load_as):
+def loaded_after(lake, value, annotation, load_as, **metadata):
     """What an asset downstream gets."""
     values = []
 
-    @dg.asset(name="rows")
+    @dg.asset(name="rows", metadata=metadata)
     def rows() -> annotation:
         return value
 
@@ -119,3 +120,62 @@ def test_metadata_of_an_arrow_schema(lake, load_as):
     schema = pa.schema([pa.field("g", pa.binary())], {"geo": "{}"})
     loaded = loaded_after(lake, pa.table([[b"x"]], schema=schema), pa.Table, load_as)
     assert loaded.schema.metadata == {b"geo": b"{}"}
+
+
+ENUM, GROWN = pl.Enum(["x", "y"]), pl.Enum(["x", "y", "z"])
+
+
+class TestEnumsOfPolars:
+    @pytest.mark.variants(4)
+    @pytest.mark.parametrize(
+        ("grown", "load_as"), [(GROWN, pl.DataFrame), (pl.String, pl.LazyFrame), (pl.Categorical, pl.DataFrame)]
+    )
+    @pytest.mark.parametrize(
+        ("nest", "kind"),
+        [
+            (lambda value: value, lambda item: item),
+            (lambda value: [value, None], pl.List),
+            (lambda value: {"a": [{"b": value}]}, lambda item: pl.Struct({"a": pl.List(pl.Struct({"b": item}))})),
+        ],
+        ids=["value", "list", "structs"],
+    )
+    def test_values_beside_the_categories_of_the_table_are_kept(self, lake, nest, kind, load_as, grown):
+        append = {"lance/write_mode": "append"}
+        frames = [
+            pl.DataFrame({"e": pl.Series([nest(value), None], dtype=kind(item)), "n": [1, 2]})
+            for value, item in (("x", ENUM), ("z", grown))
+        ]
+        assert loaded_after(lake, frames[0], pl.DataFrame, load_as, **append).lazy().collect().equals(frames[0])
+        loaded = loaded_after(lake, frames[1], pl.DataFrame, load_as, **append).lazy().collect()
+        assert loaded["e"].to_list() == [nest("x"), None, nest("z"), None]
+        assert loaded["e"].dtype == kind(pl.String)
+
+    def test_rows_whose_values_are_categories_have_the_enum(self, lake):
+        write = {"partition_expr": "part"}
+
+        @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["x", "z"]), metadata=write)
+        def rows(context) -> pl.DataFrame:
+            return pl.DataFrame({"part": [context.partition_key]}).with_columns(
+                e=pl.col("part").cast(ENUM if context.partition_key == "x" else GROWN)
+            )
+
+        types = []
+
+        @dg.asset(partitions_def=rows.partitions_def, io_manager_key="other")
+        def reader(rows: pl.DataFrame) -> None:
+            types.append((rows["e"].to_list(), rows["e"].dtype))
+
+        for key in ("x", "z"):
+            lake.run(rows, reader, partition=key, resources={"other": dg.mem_io_manager})
+        assert types == [(["x"], ENUM), (["z"], pl.String)]
+
+    def test_a_function_that_computes_a_column_gets_them(self, tmp_path):
+        def lengths(frame: pl.DataFrame) -> pl.Series:
+            return frame["e"].cast(pl.String).str.len_chars()
+
+        for value, kind in (("x", ENUM), ("zz", pl.Enum(["zz"]))):
+            frame = pl.DataFrame({"e": pl.Series([value], dtype=kind)})
+            table = lance_core.write_dataset(frame, tmp_path / "t", mode="append", enable_stable_row_ids=True)
+        columns = pa.schema([("size", pa.int32())])
+        table.compute_columns(lengths, inputs=["e"], columns=columns, name="size", code_version="1")
+        assert table.to_table()["size"].to_pylist() == [1, 2]

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.extension_types import to_polars
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.batch_udf import as_batch
 from lance_core.verbs.columns.compute.conform import conform_values
@@ -287,9 +288,7 @@ def _prepare(calls: Calls) -> Callable[[pa.RecordBatch], Any]:
     if "pandas" in annotation or annotation.endswith("pd.DataFrame"):
         return lambda batch: calls.function(batch.to_pandas(), *more)
     if "polars" in annotation or annotation.endswith("pl.DataFrame"):
-        import polars as pl
-
-        return lambda batch: calls.function(pl.from_arrow(batch), *more)
+        return lambda batch: calls.function(to_polars(batch), *more)
     return lambda batch: calls.function(batch, *more)
 
 
