@@ -76,6 +76,25 @@ def blocking_checks(context: AnyContext | dg.OutputContext, asset_key: dg.AssetK
     return None
 
 
+def find_skippable_assets(definitions: Sequence[dg.AssetsDefinition]) -> set[dg.AssetKey]:
+    """The assets that a run of all may leave out: of definitions with an optional output, and of those downstream."""
+    keys: set[dg.AssetKey] = set()
+    optional = [
+        definition
+        for definition in definitions
+        if not all(output.is_required for op in definition.node_def.iterate_op_defs() for output in op.output_defs)
+    ]
+    while optional:
+        keys |= {key for definition in optional for key in definition.keys}
+        optional = [
+            definition
+            for definition in definitions
+            if not definition.keys <= keys
+            and any(dep.asset_key in keys for spec in definition.specs for dep in spec.deps)
+        ]
+    return keys
+
+
 def sort_upstream_first(
     context: AnyContext, values: Sequence[Value], key_of: Callable[[Value], dg.AssetKey]
 ) -> list[Value]:

@@ -8,24 +8,33 @@ The run has Dagster's tag `dagster/defer_asset_events`: Dagster records the resu
 materializations. The last step, `<name>_publish`, promotes the branch of each table, logs the materializations with
 main's version, and discards the branch. If a blocking check fails, that step is skipped: main, the events and the
 assets downstream stay as they were, and the branch is kept for inspection.
+
+    orders ─────────────────> <name>_publish_after_0 ──┐
+    refunds (left out) ─ ─ ─> <name>_publish_after_1 ─ ┴──> <name>_publish_tables
+
+Dagster skips a step if an output that it waits for was left out, but not one that waits for a list of outputs of which
+some exist. So, where an output is optional, the last step is a graph, in which a step that does nothing waits for each.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.definitions import sort_upstream_first
+from lance_dagster._context.check_log import read_provenance_log
+from lance_dagster._context.definitions import find_skippable_assets, sort_upstream_first
 from lance_dagster._context.jobs import defer_job
+from lance_dagster._context.roots import list_runs_of_root, root_of
 from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTED_FROM, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, DEFER_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.jobs import LostTables
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableRef, group_by_table, join_names, table_refs, table_root
+from lance_dagster.tables.refs import TableRef, TableRoot, group_by_table, join_names, table_refs, table_root
 
 if TYPE_CHECKING:
+    import lance_core
     from lance_dagster.branches.check_results import BranchChecks
     from lance_dagster.branches.promotion import Tables
 
@@ -210,7 +219,13 @@ def _publish_asset(
 
     # The argument `backfill_policy` is in beta; users who do not use it must not see the warning.
     policies = [asset.backfill_policy for asset in assets if asset.backfill_policy is not None]
-    policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
+    options: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
+    options |= {
+        "name": f"{name}_publish",
+        "partitions_def": next(iter(partitions), None),
+        "description": "Promotes the branch of this run, and then reports the partitions.",
+    }
+    skippable = find_skippable_assets(assets)
 
     def publish(context: dg.AssetExecutionContext) -> None:
         from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
@@ -218,34 +233,95 @@ def _publish_asset(
         branch = run_branch(facts_of(context.run, context.instance))
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for asset in assets if asset.partitions_def is not None for key in asset.keys}
-        opened = [(ref, root.open_or_none(ref)) for ref in refs]
-        tables = [(ref, main) for ref, main in opened if main is not None]
-        without_branch = [ref for ref, main in opened if main is None or not _has_branch_or_promotion(main, branch)]
-        if without_branch and len(without_branch) < len(opened):
-            places = ", ".join(root.locate(ref).uri for ref in without_branch)
-            raise dg.Failure(
-                f"the table of {join_names(without_branch)} has no branch {branch}, so that nothing of this run is "
-                "published: if the branch was discarded, or the table dropped or moved, re-execute all steps of the "
-                f"first run; leave assets that another IO manager stores out of the job. It was looked for at {places}"
-            )
+        tables = _open_written_tables(context, root, refs, branch, skippable)
         checked_branches = _require_passed_checks(context, group_by_table(tables), branch)
         promotion.reject_conflicts(group_by_table(tables), branch, checked_branches)
         lost = LostTables(context)
-        for ref in sort_upstream_first(context, refs, lambda ref: ref.key):
+        for ref, _ in sort_upstream_first(context, tables, lambda pair: pair[0].key):
             keys = list(context.partition_keys) if ref.key in partitioned else None
             with lost.noting():
                 _publish(context, root, ref, branch, checked_branches, keys, keep_branch=keep_branch)
         lost.fail(f"branch {branch} is not published, or not reported, everywhere")
 
-    publish_asset: dg.AssetsDefinition = dg.asset(
-        name=f"{name}_publish",
-        deps=[ref.key for ref in refs],
-        partitions_def=next(iter(partitions), None),
-        required_resource_keys={io_manager_key},
-        description="Promotes the branch of this run, and then reports the partitions.",
-        **policy,
-    )(publish)
+    keys = [ref.key for ref in refs]
+    resource_keys = {io_manager_key}
+    if skippable:
+        return _build_publish_graph(publish, keys, skippable, resource_keys, options)
+    publish_asset: dg.AssetsDefinition = dg.asset(deps=keys, required_resource_keys=resource_keys, **options)(publish)
     return publish_asset
+
+
+def _build_publish_graph(
+    publish: Callable[[dg.AssetExecutionContext], None],
+    keys: Sequence[dg.AssetKey],
+    skippable: Collection[dg.AssetKey],
+    resource_keys: set[str],
+    options: Mapping[str, Any],
+) -> dg.AssetsDefinition:
+    """Build the last step of a job with assets that Dagster may skip; the head of the module draws it."""
+    always = [key for key in keys if key not in skippable]
+    groups = [*([always] if always else []), *([key] for key in keys if key in skippable)]
+    inputs = {key: f"asset_{number}" for number, key in enumerate(keys)}
+
+    def wait() -> None: ...
+
+    nothing, name = dg.Out(dg.Nothing), options["name"]
+    waits = [
+        dg.op(name=f"{name}_after_{number}", ins={inputs[key]: dg.In(dg.Nothing) for key in group}, out=nothing)(wait)
+        for number, group in enumerate(groups)
+    ]
+    last = dg.op(
+        name=f"{name}_tables", ins={"done": dg.In(dg.Nothing)}, out=nothing, required_resource_keys=resource_keys
+    )(publish)
+
+    @dg.graph_asset(ins={inputs[key]: dg.AssetIn(key, dagster_type=dg.Nothing) for key in keys}, **options)
+    def graph(**values: Any) -> Any:
+        return last(
+            [
+                step(**{inputs[key]: values[inputs[key]] for key in group})
+                for step, group in zip(waits, groups, strict=True)
+            ]
+        )
+
+    return graph
+
+
+def _open_written_tables(
+    context: dg.AssetExecutionContext,
+    root: TableRoot,
+    refs: Iterable[TableRef],
+    branch: str,
+    skippable: Collection[dg.AssetKey],
+) -> "list[tuple[TableRef, lance_core.LanceDataset]]":
+    """The assets with their tables, without those that the runs on the branch have left out.
+
+    Raises:
+        Failure: A table lacks the branch though a run wrote to it.
+    """
+    written, lost = [], []
+    for ref in refs:
+        main = root.open_or_none(ref)
+        if main is not None and _has_branch_or_promotion(main, branch):
+            written.append((ref, main))
+        elif ref.key in skippable and not _has_deferred_write(context, ref.key):
+            context.log.info("%s: its output was left out, so that nothing of it is published", ref.name)
+        else:
+            lost.append(ref)
+    if lost:
+        places = ", ".join(root.locate(ref).uri for ref in lost)
+        raise dg.Failure(
+            f"the table of {join_names(lost)} has no branch {branch}, so that nothing of this run is published: if the "
+            "branch was discarded, or the table dropped or moved, launch a new run, or re-execute all steps of the "
+            f"first one; leave assets that another IO manager stores out of the job. It was looked for at {places}"
+        )
+    return written
+
+
+def _has_deferred_write(context: dg.AssetExecutionContext, key: dg.AssetKey) -> bool:
+    """Whether the root run of a step, or a re-execution of it, has written an asset."""
+    root = replace(root_of(facts_of(context.run, context.instance)), backfill_id=None)
+    runs = list_runs_of_root(context.instance, root)
+    return any(read_provenance_log(context.instance, run.run_id, key) for run in runs)
 
 
 def _has_branch_or_promotion(main: Any, branch: str) -> bool:

@@ -10,7 +10,7 @@ from lance_core.errors import StoreError
 from lance_dagster import BranchPolicy, build_audited_job, build_branch_jobs, build_maintenance_job, lance_eager
 from lance_dagster.events import reporting
 from lance_dagster.io_manager.manager import LanceTableIOManager
-from tests.lance_dagster.lake import QUIET, errors
+from tests.lance_dagster.lake import QUIET, RANGE_END, RANGE_START, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 
@@ -273,3 +273,109 @@ def test_nothing_is_published_if_a_table_has_lost_the_branch(lake):
     result = defs.resolve_job_def("both").execute_in_process(instance=lake.instance, raise_on_error=False)
     assert "the table of one has no branch" in errors(result)
     assert (lake.rows("one"), lake.rows("another")) == ([], [])
+
+
+class TestOutputsLeftOut:
+    """Of days without rows: Dagster skips what would read an output that is not there, and the rest is published."""
+
+    def job(self, partitions=None):
+        named = {} if partitions is None else {"partitions_def": partitions, "metadata": {"partition_expr": "day"}}
+
+        def rows(context):
+            days = sorted(context.partition_keys) if partitions else ["-"]
+            return pa.table({"day": days, "n": [int(context.run.tags["n"])] * len(days)})
+
+        @dg.asset(**named)
+        def orders(context) -> pa.Table:
+            return rows(context)
+
+        @dg.asset(output_required=False, **named)
+        def refunds(context):
+            if "refunds" in context.run.tags:
+                yield dg.Output(rows(context))
+
+        @dg.asset(**named)
+        def net(orders: pa.Table, refunds: pa.Table) -> pa.Table:
+            return orders
+
+        @dg.asset_check(asset=orders, blocking=True)
+        def ordered(orders: pa.Table) -> dg.AssetCheckResult:
+            return dg.AssetCheckResult(passed=min(orders["n"].to_pylist()) > 0)
+
+        @dg.asset_check(asset=refunds, blocking=True)
+        def refunded(refunds: pa.Table) -> dg.AssetCheckResult:
+            return dg.AssetCheckResult(passed=min(refunds["n"].to_pylist()) > 0)
+
+        assets, checks = (orders, refunds, net), (ordered, refunded)
+        job = build_audited_job([*assets, *checks], name="shop")
+        return dg.Definitions(assets, asset_checks=checks, jobs=[job, *build_branch_jobs(assets)])
+
+    def run(self, lake, defs, job="shop", *, parent=None, step=None, tags=None, **selection):
+        tags = {"n": "0", **(tags or {})}
+        if parent is not None:
+            tags |= {"dagster/root_run_id": parent, "dagster/parent_run_id": parent}
+        if step is not None:
+            selection["op_selection"] = [step]
+        defs = dg.Definitions.merge(defs, dg.Definitions(resources={"io_manager": lake.manager()}))
+        return defs.resolve_job_def(job).execute_in_process(
+            instance=lake.instance, tags=tags, run_config=QUIET, raise_on_error=False, **selection
+        )
+
+    def test_the_others_are_published(self, lake):
+        defs = self.job()
+        first = self.run(lake, defs, tags={"n": "1", "refunds": "1"})
+        assert first.success, errors(first)
+        second = self.run(lake, defs, tags={"n": "2"})
+        assert second.success, errors(second)
+        alone = self.run(lake, defs, step="shop_publish", parent=second.run_id)
+        assert alone.success, errors(alone)
+        assert [lake.rows(name) for name in ("orders", "refunds", "net")] == [[("-", 2)], [("-", 1)], [("-", 1)]]
+        assert [len(reported(lake, name)) for name in ("orders", "refunds", "net")] == [2, 1, 1]
+        assert not lake.table("orders").branches.list()
+
+    def test_of_a_partitioned_table(self, lake):
+        defs = self.job(DAYS)
+        span = {RANGE_START: "2024-01-01", RANGE_END: "2024-01-02"}
+        result = self.run(lake, defs, tags={"n": "1", "refunds": "1"}, partition_key="2024-01-02")
+        assert result.success, errors(result)
+        assert self.run(lake, defs, tags={"n": "2", **span}).success
+        assert lake.rows("orders") == [("2024-01-01", 2), ("2024-01-02", 2)]
+        assert lake.rows("refunds") == lake.rows("net") == [("2024-01-02", 1)]
+        assert reported(lake, "refunds") == [("2024-01-02", 2)]
+
+    def test_a_check_that_fails_keeps_them_unpublished(self, lake):
+        defs = self.job()
+        failed = self.run(lake, defs, tags={"n": "-1"})
+        assert not failed.success
+        alone = self.run(lake, defs, step="shop_publish", parent=failed.run_id)
+        assert "orders: the check ordered did not pass" in errors(alone)
+        assert (lake.rows("orders"), reported(lake, "orders")) == ([], [])
+        branch = {"lance/branch": f"dagster/run/{failed.run_id}"}
+        assert "the check ordered did not pass" in errors(self.run(lake, defs, "lance_promote", tags=branch))
+        assert self.run(lake, defs, "lance_promote", tags={**branch, "lance/force": "true"}).success
+        assert lake.rows("orders") == [("-", -1)]
+
+    def test_of_all_assets(self, lake):
+        @dg.asset(output_required=False)
+        def refunds():
+            yield from ()
+
+        job = build_audited_job([refunds], name="shop", allow_unaudited=True)
+        result = self.run(lake, dg.Definitions([refunds], jobs=[job]))
+        assert result.success
+        assert reported(lake, "refunds") == []
+
+    def test_what_was_written_is_lost(self, lake):
+        @dg.asset(output_required=False)
+        def refunds():
+            yield dg.Output(pa.table({"n": [1]}))
+
+        @dg.asset(deps=[refunds])
+        def orders(context) -> pa.Table:
+            lake.table("refunds").branches.discard(f"dagster/run/{context.run.run_id}")
+            return pa.table({"n": [1]})
+
+        job = build_audited_job([orders, refunds], name="shop", allow_unaudited=True)
+        result = self.run(lake, dg.Definitions([orders, refunds], jobs=[job]))
+        assert "the table of refunds has no branch" in errors(result)
+        assert lake.rows("orders") == []
