@@ -29,6 +29,7 @@ from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, j
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_column_file
+from lance_core.verbs.files.conform import fit
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
@@ -383,6 +384,7 @@ class LanceFragment:
                 f"does not exist{what} cannot be updated"
             )
         columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
+        fit(columns, maker.makes)
         matched = BitMap()
         with collecting_files(self._snapshot) as files:
             tables = self._update_values(maker, columns, matched)

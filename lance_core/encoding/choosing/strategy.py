@@ -26,6 +26,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
@@ -50,6 +51,7 @@ _SAMPLE_LENGTH: Final = 512
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
 _LARGEST_SAMPLE: Final = 256 * 1024
+_HEAD_BYTES: Final = 64
 # Strings that are compressed with LZ4 take three times as long to read.
 _LZ4_OVER_PLAIN: Final = 0.65
 # Zstandard is slower than LZ4: it must save more.
@@ -331,7 +333,10 @@ def choose_variable(
     # A chunk holds at least two values and their offsets.
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
     if options.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and options.layout is None):
-        return PageEncoding(layout="fullzip", compression=_choose_compression_of_values(block, lengths, options))
+        share = 1.0 if options.compression == "none" or average < _LARGE_VALUE else _estimate_squeezed_share(block)
+        if dictionary and options.layout != "fullzip" and _is_repeated(block, share, limits, options):
+            return PageEncoding(layout="dictionary")
+        return PageEncoding(layout="fullzip", compression=_choose_compression_of_values(share, options))
     if not block.num_values:
         return PageEncoding(layout="miniblock", compression="variable")
     if dictionary and options.asks_for_dictionary:
@@ -397,17 +402,18 @@ def _total_bytes(block: DataBlock) -> int:
     return _data_bytes(block) + offsets
 
 
-def _choose_compression_of_values(block: VariableBlock, lengths: npt.NDArray[Any], options: EncodingOptions) -> str:
-    """The compression of single values: Zstandard if they are large and a sample shrinks."""
-    if options.compression == "none" or not block.num_values:
-        return "variable"
+def _choose_compression_of_values(share: float, options: EncodingOptions) -> str:
+    """The compression of single values: Zstandard if they are large and a sample shrinks to a small share."""
     if options.compression == "fsst":
         return "fsst(variable)"
     if options.scheme is not None:
         # The reference library never writes LZ4 here, and cannot read it in pages with nulls.
         return f"general:{'zstd' if options.scheme == 'lz4' else options.scheme}(variable)"
-    if float(lengths.mean()) < _LARGE_VALUE:
-        return "variable"
+    return "general:zstd(variable)" if share < _WORTHWHILE else "variable"
+
+
+def _estimate_squeezed_share(block: VariableBlock) -> float:
+    """The share of the bytes of large values that Zstandard leaves, on a sample."""
     sampled = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
     codec = pa.Codec("zstd", compression_level=1)
     plain = squeezed = 0
@@ -415,7 +421,25 @@ def _choose_compression_of_values(block: VariableBlock, lengths: npt.NDArray[Any
         value = block.data[start : min(end, start + _LARGEST_SAMPLE)]
         plain += value.size
         squeezed += len(codec.compress(value.tobytes(), asbytes=True))
-    return "general:zstd(variable)" if squeezed < _WORTHWHILE * plain else "variable"
+    return squeezed / plain if plain else 1.0
+
+
+def _is_repeated(block: VariableBlock, share: float, limits: Limits, options: EncodingOptions) -> bool:
+    """Whether a dictionary of large values takes less than the values one by one, of which `share` is left.
+
+    In 2.2 its items are compressed as well.
+    """
+    if options.asks_for_dictionary or options.compression == "none" or not block.num_values:
+        return options.asks_for_dictionary
+    stretches = _sample_stretches(block)
+    values = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
+    most = _most_distinct(len(values))
+    if len(pc.binary_slice(values, 0, _HEAD_BYTES).unique()) > most:  # many times faster than to hash whole values
+        return False
+    items = values.unique()
+    if len(items) > most:
+        return False
+    return limits.large_chunks or items.nbytes <= share * values.nbytes
 
 
 def _sample_stretches(block: VariableBlock) -> list[VariableBlock]:

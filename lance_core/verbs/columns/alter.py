@@ -36,7 +36,7 @@ from lance_core.verbs.columns.add import commit_merge
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.context.uncommitted_files import collecting_files
 from lance_core.verbs.files.column_files import live_batches, replace_columns, spread, write_at_once, write_column_file
-from lance_core.verbs.files.conform import check_column_name
+from lance_core.verbs.files.conform import check_column_name, describe_extension
 
 Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
 """Converts values of a column to the type of a field; raises if a value cannot be converted."""
@@ -208,12 +208,19 @@ def _parse_change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
                 f'Cannot cast column "{path}" of JSON to {rust_name(kind)}; json_extract in add_columns can'
             )
         target = field_from_arrow(pa.field(old.name, kind))
+        _check_same_extension(old, target, path)
         if target.logical_type != old.logical_type or target.children:
             source_type = schema_to_arrow(Schema(fields=(old,))).field(0).type
             if not _can_cast(source_type, kind):
                 raise SchemaError(f'Cannot cast column "{path}" from {rust_name(source_type)} to {rust_name(kind)}')
             cast = target
     return _Alteration(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
+
+
+def _check_same_extension(old: Field, new: Field, path: str) -> None:
+    types = (describe_extension(old), describe_extension(new))
+    if new.logical_type == old.logical_type and types[0] != types[1]:
+        raise SchemaError(f'Cannot cast column "{path}" from {types[0]} to {types[1]}: add a column of that type')
 
 
 def _check_cast_alone(changes: Sequence[_Alteration], casts: Sequence[_Alteration]) -> None:

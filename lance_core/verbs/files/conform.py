@@ -42,6 +42,7 @@ from lance_core.schema import (
     check_names,
     field_from_arrow,
     field_to_arrow,
+    resolve_extensions,
     schema_from_arrow,
     schema_to_arrow,
 )
@@ -184,6 +185,7 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, i
             f"Append with different schema: `{path}` should have type {field_to_arrow(dataset).type} "
             f"but type was {field_to_arrow(data).type}"
         )
+    _check_extension(dataset, data, path)
     if not dataset.children:
         return dataset
     if dataset.logical_type != "struct" or is_entries:
@@ -213,6 +215,32 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, i
         for child in dataset.children
     )
     return replace(dataset, children=tuple(children))
+
+
+def _check_extension(dataset: Field, data: Field, path: str) -> None:
+    """Reject values of another extension type, or of other parameters: the same storage would mean other values.
+
+    Storage without an extension type is taken: Spark, among others, has none.
+
+    Raises:
+        SchemaError: The extension types differ.
+    """
+    if not data.extension_name or describe_extension(dataset) == describe_extension(data):
+        return
+    kinds = [resolve_extensions(pa.schema([field_to_arrow(field)])).types[0] for field in (dataset, data)]
+    if isinstance(kinds[0], pa.BaseExtensionType) and kinds[0] == kinds[1]:  # parameters written in another way
+        return
+    raise SchemaError(
+        f"`{path}` should have {describe_extension(dataset)} but has {describe_extension(data)}: convert the values, "
+        "or give their storage if they mean the same"
+    )
+
+
+def describe_extension(field: Field) -> str:
+    """The extension type of a field and its parameters, for messages."""
+    keys = ("ARROW:extension:name", "ARROW:extension:metadata")
+    name, parameters = (field.metadata.get(key, b"").decode(errors="replace") for key in keys)
+    return f"the extension type {name} {parameters}".rstrip() if name else "no extension type"
 
 
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:

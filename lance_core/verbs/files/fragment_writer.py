@@ -32,7 +32,7 @@ from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.write_plan import write_plan
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
-from lance_core.schema import Schema, check_names, schema_from_bytes
+from lance_core.schema import Schema, check_names, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, note_begun, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import DATA_PREFIX, TableFormat, data_key, new_data_file_name
@@ -501,7 +501,11 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     for index, field in enumerate(batch.schema):
         at = schema.get_field_index(field.name)
         target = schema.field(at).type if at >= 0 else field.type
-        if target == field.type or has_extensions(target) or has_extensions(field.type):
+        if target == field.type:
+            continue
+        if has_extensions(target):
+            fit(schema_from_arrow(pa.schema([schema.field(at)])), pa.schema([field]), fills_structs=True)
+        if has_extensions(target) or has_extensions(field.type):
             continue
         try:
             columns[index] = columns[index].cast(target)

@@ -135,6 +135,27 @@ def test_a_column_takes_as_little_space_as_with_pylance(tmp_path, name, version)
             assert dataset.take(some)["c"].to_pylist() == table["c"].take(pa.array(some)).to_pylist()
 
 
+LARGE_VALUES = {
+    "two": [RANDOM.bytes(2500).hex(), RANDOM.bytes(2500).hex()],
+    "a large one beside a short one": ["x" * 5000, "short"],
+    "twenty, which do not fit one chunk of 2.2": [RANDOM.bytes(17_000).hex() for _ in range(20)],
+    "fifty, and nulls": [None, *(RANDOM.bytes(2100).hex() for _ in range(50))],
+}
+
+
+@pytest.mark.parametrize("name", LARGE_VALUES)
+def test_few_large_values_take_as_little_space_as_with_pylance(tmp_path, name):
+    table = pa.table({"c": drawn(LARGE_VALUES[name], 120)})
+    for version in ("2.1", "2.2"):
+        ours, reference = tmp_path / f"ours {version}", tmp_path / f"reference {version}"
+        lance_core.write_dataset(table, ours, data_storage_version=version)
+        lance.write_dataset(table, reference, data_storage_version=version)
+        assert data_bytes(ours) <= 1.2 * data_bytes(reference)
+        for library in (lance, lance_core):
+            assert library.dataset(ours).to_table() == table
+            assert library.dataset(ours).take([119, 0]) == table.take([119, 0])
+
+
 @pytest.mark.variants(16)
 @pytest.mark.parametrize("name", LARGE_COLUMNS)
 def test_a_large_column_takes_as_little_space_as_with_pylance(tmp_path, name):

@@ -37,7 +37,7 @@ def conform_values(values: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaError(what)
     try:
         converted = values.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise SchemaError(f"{what}: {error}") from error
     if _count_infinite(converted) > _count_infinite(values):
         raise SchemaError(f"{what}: a number is too large for it")

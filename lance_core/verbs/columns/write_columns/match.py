@@ -133,7 +133,7 @@ def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
         column = data.column(field.name)
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             raise SchemaError(
                 f"the key column {field.name!r} is {column.type} in the data and {field.type} in the table: {error}"
             ) from error
