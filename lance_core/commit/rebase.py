@@ -32,7 +32,7 @@ from lance_core.schema import UNASSIGNED, Field, Schema, quote_path
 from lance_core.store import BytesLike, ObjectStore, open_base, remove_leftovers
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.field_ids import with_new_ids
-from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment, data_files
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     Append,
@@ -247,19 +247,25 @@ def reject_replaced_columns(
     schema = operation.schema if isinstance(operation, Merge) else latest.schema
     live = _find_field_ids(schema)
     unbroken = live.intersection(*(_find_field_ids(schema) for schema, _ in schemas))
-    files = [file for file in data_files(_new_fragments(operation, latest)) if not unbroken >= {*file.fields}]
+    fragments = _new_fragments(operation, latest)
+    files = [(f, file) for f in fragments for file in f.files if not unbroken >= {*file.fields}]
     if not files:
         return
     history = _ColumnHistory.of(store, transaction.read_version, (base, latest), schemas)
-    names = {_names(path) for path in _paths(schema.fields)}
-    for file in files:
+    live_paths = [*_paths(schema.fields)]
+    names = {_names(path) for path in live_paths}
+    for fragment, file in files:
         lost = set(file.fields) - unbroken - (live - history.dropped)
+        # A fragment of an earlier version has values of a replaced column beside those of its successor.
+        present = {i for each in fragment.files for i in each.fields}
+        present_paths = [path for path in live_paths if path[-1].id in present]
+        missing = names - {_names(path[:depth]) for path in present_paths for depth in range(1, len(path) + 1)}
         paths_by_id = history.paths
         if not paths_by_id.keys() >= lost:
             paths_by_id = {**_paths_by_id((_schema_of(store, latest, file),)), **paths_by_id}
         for field_id in sorted(lost):
             paths = paths_by_id.get(field_id, ())
-            if field_id in live | history.replaced or any(_has_successor(path, live, names) for path in paths):
+            if field_id in live | history.replaced or any(_has_successor(path, live, missing) for path in paths):
                 name = _names(paths[0 if field_id in live else -1]) if paths else ()
                 column = repr(quote_path(name)) if paths else f"field id {field_id}"
                 raise RetryableConflictError(

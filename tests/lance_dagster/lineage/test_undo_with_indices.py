@@ -146,3 +146,28 @@ def test_rows_that_were_set_again_and_return_lose_their_old_words(tmp_path, ids,
     plan_undo(lance_core.dataset(uri), "run").commit()
     assert not cover_rows(lance_core.dataset(uri)).problems
     check_searches(uri, "covered")
+
+
+@pytest.mark.parametrize("library", [pylance, lance_core], ids=["pylance", "lance_core"])
+@pytest.mark.parametrize("change", ["cast", "drop"])
+def test_fragments_with_columns_of_earlier_types_return(tmp_path, change, library):
+    uri = str(tmp_path / "t.lance")
+    lance_core.write_dataset(pa.table({"key": range(9), "v": range(9), "w": range(9)}), uri, max_rows_per_file=3)
+    table = library.dataset(uri)
+    if change == "cast":
+        table.alter_columns({"path": "v", "data_type": pa.int32()})
+    else:
+        table.drop_columns(["v"])
+        table.add_columns({"v": "key"})
+    table = lance_core.dataset(uri)
+    expected = table.to_table()
+    operation = lance_core.LanceOperation.Update(removed_fragment_ids=[1], new_fragments=[])
+    run = lance_core.Transaction(table.version, operation, transaction_properties={"dagster.run_id": "run"})
+    lance_core.LanceDataset.commit(table, run)
+    lance_core.dataset(uri).delete("key = 0")
+    plan_undo(lance_core.dataset(uri), "run").commit()
+    table = lance_core.dataset(uri)
+    assert table.to_table().sort_by("key") == expected.slice(1)
+    assert pylance.dataset(uri).to_table().sort_by("key") == expected.slice(1)
+    table.optimize.compact_files()
+    assert lance_core.dataset(uri).to_table().sort_by("key") == expected.slice(1)
