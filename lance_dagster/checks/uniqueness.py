@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import show_row
+from lance_dagster.handlers.merging import cast_to_groupable
 from lance_dagster.tables.partitions import slices_of
 from lance_dagster.tables.refs import TableRef
 
@@ -47,11 +48,11 @@ def count_duplicates(
     if ref.partitions_def is not None and partition_keys is not None:
         condition = slices_of(ref, partition_keys, dataset.schema).expression(dataset.schema)
     table = dataset.to_table(columns=list(columns), filter=condition)
-    counted = table.group_by(list(columns)).aggregate([([], "count_all")])
+    counted = cast_to_groupable(table).group_by(list(columns)).aggregate([([], "count_all")])
     duplicates = table.num_rows - counted.num_rows
     nulls = pc.sum(reduce(pc.or_, (pc.is_null(table[name]) for name in columns))).as_py() or 0
     summary = f"{table.num_rows:,} rows, {duplicates:,} with a key of another row, {nulls:,} with a null in the key"
     if duplicates:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))
-        summary += f"; for example {show_row(example)}"
+        summary += f"; for example {show_row(example.cast(table.schema))}"
     return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, summary=summary)

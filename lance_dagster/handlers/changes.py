@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import InvalidInputError
 from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
+from lance_dagster.handlers.merging import select_key
 
 if TYPE_CHECKING:
     import lance_core
@@ -199,11 +200,9 @@ def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table
 
     Raises:
         SchemaError: A column of the key is missing.
+        UnsupportedError: A column of the key is nested.
         InvalidInputError: A row has an unknown kind of change.
     """
-    missing = [name for name in key if name not in table.column_names]
-    if missing:
-        raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
     kinds = table.column(CHANGE_TYPE)
     odd = set(kinds.unique().to_pylist()) - set(KINDS)
     if odd:
@@ -212,7 +211,7 @@ def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table
     rows = table.drop_columns([CHANGE_TYPE])
     is_delete = pc.equal(kinds, "delete")
     merged, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)
-    numbered = deleted.select(list(key)).append_column("__number", pa.array(range(len(deleted)), pa.int64()))
-    without_match = numbered.join(merged.select(list(key)), keys=list(key), join_type="left anti")
+    numbered = select_key(deleted, key).append_column("__number", pa.array(range(len(deleted)), pa.int64()))
+    without_match = numbered.join(select_key(merged, key), keys=list(key), join_type="left anti")
     first = without_match.group_by(list(key)).aggregate([("__number", "min")]).column("__number_min").sort()
     return merged, deleted.take(first)

@@ -32,8 +32,10 @@ from lance_core.errors import (
     EarlierAttemptError,
     InvalidInputError,
     SchemaError,
+    UnsupportedError,
     VersionNotFoundError,
 )
+from lance_core.extension_types import storage_type
 from lance_dagster.handlers.arrow_schema import find_types_for_nulls
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import show_row
@@ -152,19 +154,45 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
 
     Raises:
         SchemaError: A column of the key is missing.
+        UnsupportedError: A column of the key is nested.
         InvalidInputError: Two rows have the same key.
+    """
+    counts = select_key(table, key).group_by(list(key)).aggregate([([], "count_all")])
+    all_repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
+    repeated = all_repeated.slice(0, 100).drop_null().slice(0, 1)
+    if repeated.num_rows:
+        shown = show_row(repeated.cast(table.select(key).schema))
+        raise InvalidInputError(
+            f"the output has several rows with the key {shown}, but a merge needs unique keys; return one row per key"
+        )
+
+
+def select_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The columns of a merge's key, in types by which Arrow groups and joins rows.
+
+    Raises:
+        SchemaError: A column of the key is missing.
+        UnsupportedError: A column of the key is nested.
     """
     missing = [name for name in key if name not in table.column_names]
     if missing:
         raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
-    counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
-    all_repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
-    repeated = all_repeated.slice(0, 100).drop_null()
-    if repeated.num_rows:
-        raise InvalidInputError(
-            f"the output has several rows with the key {show_row(repeated)}, but a merge needs unique keys; return one "
-            "row per key"
-        )
+    return cast_to_groupable(table.select(list(key)))
+
+
+def cast_to_groupable(table: pa.Table) -> pa.Table:
+    """The rows in types by which Arrow groups and joins them.
+
+    Raises:
+        UnsupportedError: A column is nested.
+    """
+    kinds = [storage_type(kind) for kind in table.schema.types]
+    for name, kind in zip(table.column_names, kinds, strict=True):
+        if pa.types.is_nested(kind):
+            raise UnsupportedError(
+                f"column {name!r} is of type {kind}, which cannot be a key; use columns of numbers, strings or times"
+            )
+    return table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
 
 
 def merge_on_attempts(

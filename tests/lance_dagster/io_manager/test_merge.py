@@ -2,12 +2,15 @@
 
 import datetime as dt
 import threading
+from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_dagster.checks.uniqueness import count_duplicates
+from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import plan_undo
 from tests.lance_dagster.lake import errors
 from tests.support.parallel_runs import in_parallel
@@ -111,6 +114,40 @@ def test_only_the_runs_partitions_lose_what_the_source_lacks(lake, table):
 def test_what_cannot_be_merged_is_rejected(lake, table, asset, said):
     assert said in errors(lake.run(asset, fails=True))
     assert lake.table("t").version == table.version
+
+
+def keyed(keys, texts, **other):
+    return pa.table({"day": [ONE] * len(keys), "k": keys, "v": list(texts), **other})
+
+
+@pytest.mark.parametrize(
+    ("keys", "third"),
+    [
+        (pa.array([bytes([n] * 16) for n in range(3)], pa.uuid()), "02020202-0202-0202-0202-020202020202"),
+        (pa.array(["1", "2", "3"], pa.json_()), "'3'"),
+    ],
+    ids=["uuid", "json"],
+)
+def test_keys_of_types_that_arrow_does_not_group_by(lake, keys, third):
+    kinds = {"_change_type": ["insert", "delete"]}
+    for value in (
+        keyed(keys.take([0, 1]), "ab"),
+        keyed(keys.take([1, 2]), "BC"),
+        keyed(keys.take([2, 0]), "D-", **kinds),
+    ):
+        lake.run(merging(value))
+    assert lake.table("t").to_table()["v"].to_pylist() == ["B", "D"]
+    repeated = merging(keyed(keys.take([2, 2]), "xy"))
+    assert f"several rows with the key {{'k': {third}}}" in errors(lake.run(repeated, fails=True))
+    assert count_duplicates(lake.table("t"), ["k"], TableRef(key=dg.AssetKey("t")), None).duplicates == 0
+
+
+@pytest.mark.parametrize("keys", [pa.array([{"a": 1}]), pa.array([[1]])], ids=lambda keys: str(keys.type))
+def test_keys_of_nested_types_are_rejected(lake, keys):
+    for other in ({}, {"_change_type": ["delete"]}):
+        said = errors(lake.run(merging(keyed(keys, "a", **other)), fails=True))
+        assert f"UnsupportedError: column 'k' is of type {keys.type}, which cannot be a key" in said
+    assert not Path(lake.uri("t")).exists()
 
 
 INSERT = {"when_not_matched": "insert"}
