@@ -170,6 +170,9 @@ class CommitVerbs(Handle):
 
         A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
+        Copies that moves to base paths have made go as well (`MaintenancePolicy.move_to`). Other files in base paths
+        stay, and so do copies of a table whose folder was moved or copied: the log names them.
+
         Rows of the dataset and its branches in an external manifest store are deleted last. An interrupted drop can be
         repeated, but does not delete the tags any more if the manifests were deleted: `clones.release` on the source
         does. A drop also removes the rows that remain when somebody else has deleted the files.
@@ -183,6 +186,8 @@ class CommitVerbs(Handle):
             DatasetNotFoundError: The URI is not a dataset's root.
             InvalidInputError: A shallow clone needs files of the dataset, or the root is that of a branch, which
                 `branches.discard` removes; or it is the manifest table of a directory namespace.
+            CorruptFileError: The record of a move cannot be read.
+            StoreError: A file cannot be removed.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -190,6 +195,8 @@ class CommitVerbs(Handle):
             >>> lance.list_tables(".")
             []
         """
+        from lance_core.maintenance.cleanup.copies import remove_copies  # noqa: PLC0415 - loaded on use, as it is large
+
         store = open_store(base_uri, storage_options)
         reject_clones(store)
         latest = _load_latest_or_none(store)
@@ -198,7 +205,7 @@ class CommitVerbs(Handle):
                 f"{store.root} names the tables of its folder, which would lose their ids: drop these, or remove "
                 "one from it by lance_core.catalog.deregister; to give up all ids, remove its files by another program"
             )
-        drop(store, ignore_not_found=bool(ignore_not_found))
+        drop(store, remove_copies, ignore_not_found=bool(ignore_not_found))
         if latest is not None:
             release_tags(store, latest)
 

@@ -105,6 +105,7 @@ def move_fragments(
         prefix=target.prefix,
         blobs=any(is_blob_v2(node) for node, _ in snapshot.manifest.schema.walk()),
         files={path: earlier.get(path) or moved_file_name(path) for path in files},
+        root=snapshot.store.root,
     )
     if files.keys() - earlier.keys():
         record.write(snapshot.store)

@@ -200,7 +200,9 @@ def cleanup_old_versions(
     stats = replace(stats_of(removed, remover.failures), torn_versions=plan.torn)
     if dataset.branch is not None:
         return stats
-    num_files, num_bytes, failures = remove_unused_copies(store, dataset.snapshot.manifest)
+    num_files, num_bytes, failures = remove_unused_copies(
+        store, dataset.snapshot.manifest, of_any_age=selectors.delete_unverified
+    )
     return replace(
         stats,
         bytes_removed=stats.bytes_removed + num_bytes,

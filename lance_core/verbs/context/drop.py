@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lance_core.commit.versions import enclosing_datasets, load_latest, locate_latest
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError
@@ -19,13 +19,14 @@ from lance_core.table.refs import MAIN, is_branch_name
 from lance_core.verbs.context.references import store_of_branch
 
 
-def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
+def drop(store: ObjectStore, remove_copies: Callable[[ObjectStore], None], *, ignore_not_found: bool) -> None:
     """Delete all files below a root, manifests last, so that an interrupted call can be repeated.
 
     Symbolic links are removed, but their targets are kept. The root may be a link, too.
 
     Args:
         store: The store of the root.
+        remove_copies: Removes, before all else, files outside of the root that files below it name.
         ignore_not_found: Whether nothing is done if there are no files below the root.
 
     Raises:
@@ -38,7 +39,10 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
             return
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
     _reject_branch(store)
-    keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
+    keys = []
+    if not store.remove_link(""):
+        remove_copies(store)
+        keys = [meta.key for meta in store.list_owned("")]
     # References are deleted after the branches, so that a repeated call finds the branches; manifests are deleted last.
     last_prefixes = (REFS_PREFIX, VERSIONS_PREFIX)
     _delete(store, (key for key in keys if not f"{key}/".startswith(last_prefixes)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import errno
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from lance_core.errors import (
     MaintenanceFailedError,
     ObjectNotFoundError,
     SchemaError,
+    StoreError,
 )
 from lance_core.maintenance import MaintenancePolicy
 from lance_core.store import copy_object, open_store
@@ -488,6 +490,107 @@ def test_tables_on_s3(s3, place, where):
     assert [meta.key for meta in open_store(cold, options).list("")] == []
     found = lance.dataset(uri, storage_options=options).to_table()
     assert sorted(found["id"].to_pylist()) == list(range(24))
+
+
+KILLED_WITHIN_A_COPY = """
+import os, sys
+import lance_core
+from lance_core import maintenance
+def die(event, arguments):
+    if event in ("os.rename", "os.link") and "cold" in str(arguments[1]):
+        os._exit(9)
+sys.addaudithook(die)
+policy = maintenance.MaintenancePolicy(move_older_than="90d", move_by="day", move_to="cold", cleanup_older_than=None)
+maintenance.maintain(lance_core.dataset(sys.argv[1]), policy)
+"""
+
+
+@pytest.mark.parametrize("then", ["finish", "rewrite"])
+def test_the_part_of_a_copy_that_was_killed(uri, then):
+    """Cleanup removes it after a week, or at once where nobody else works on the table; also once the move is done."""
+    create(uri, ages=(200, 1))
+    cold, stranger = Path(uri).parent / "cold", "of_another_table.lance#12"
+    assert processes.run([sys.executable, "-c", KILLED_WITHIN_A_COPY, uri], check=False).returncode == 9
+    (part,) = cold.iterdir()
+    assert "#" in part.name
+    (cold / stranger).write_bytes(b"not ours")
+    if then == "rewrite":  # the file that was copied is not that of the newest version any more
+        lance.dataset(uri).optimize.compact_files()
+        for path in cold.iterdir():
+            os.utime(path, (path.stat().st_mtime - 7 * 86_410,) * 2)
+        lance_core.dataset(uri).cleanup_old_versions(retain_versions=1)
+        assert [path.name for path in cold.iterdir()] == [stranger]
+        return
+    assert maintenance.maintain(lance_core.dataset(uri), POLICY).done["files_moved"] == 1
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1)
+    assert part.exists(), "the run that writes it may go on"
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    assert {path.name for path in cold.iterdir()} == {stranger, *cold_files(uri)}
+    check(uri, content(lance, uri))
+
+
+def test_copies_of_a_killed_move_where_nobody_else_works(uri):
+    create(uri)
+    processes.run([sys.executable, "-c", KILLED, uri, "2"], check=False)
+    assert len(cold_files(uri)) == 2
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    assert (cold_files(uri), list(Path(uri, "_refs", "moves").iterdir())) == ([], [])
+
+
+def reject_removal(path, *_):
+    raise PermissionError(errno.EACCES, "Permission denied", path)
+
+
+class TestDrop:
+    def test_copies_go_with_the_table(self, uri):
+        table, cold = create(uri), Path(uri).parent / "cold"
+        maintenance.maintain(table, POLICY)
+        for name in ("of_another_table.lance", f"{cold_files(uri)[0]}x", "of_another_table.lance#7"):
+            (cold / name).write_bytes(b"not ours")
+        (cold / f"{cold_files(uri)[0]}#7").write_bytes(b"a part of a copy that was killed")
+        lance_core.LanceDataset.drop(uri)
+        assert len(list(cold.iterdir())) == 3
+        assert {path.read_bytes() for path in cold.iterdir()} == {b"not ours"}
+        assert not Path(uri).exists()
+
+    @pytest.mark.parametrize("how", ["copied", "linked"])
+    def test_copies_that_another_folder_needs(self, uri, how, caplog):
+        """The drop of a copy of the folder, or of a link to it, leaves the table whole."""
+        maintenance.maintain(create(uri), POLICY)
+        before, other = content(lance, uri), Path(uri).parent / "other.lance"
+        shutil.copytree(uri, other) if how == "copied" else other.symlink_to(uri)
+        lance_core.LanceDataset.drop(str(other))
+        assert not other.exists()
+        check(uri, before)
+        assert ("stay in" in caplog.text) == (how == "copied")
+
+    def test_a_record_that_cannot_be_read(self, uri):
+        maintenance.maintain(create(uri), POLICY)
+        record = next(Path(uri, "_refs", "moves").iterdir())
+        record.write_text("{")
+        before = content(lance, uri)
+        with pytest.raises(CorruptFileError, match=r"is no record of a move .* remove it"):
+            lance_core.LanceDataset.drop(uri)
+        check(uri, before)
+
+    def test_a_base_that_cannot_be_written(self, uri, monkeypatch):
+        maintenance.maintain(create(uri), POLICY)
+        before = content(lance, uri)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", reject_removal)
+            with pytest.raises(StoreError, match=r"copies of moved files in .*cold could not .* remove .*_refs/moves/"):
+                lance_core.LanceDataset.drop(uri)
+        check(uri, before)
+
+    def test_tables_on_s3(self, s3):
+        options = s3.storage_options
+        uri, cold = f"s3://{s3.new_bucket()}/t.lance", f"s3://{s3.new_bucket()}/cold"
+        lance.write_dataset(rows(200, 0), uri, storage_options=options)
+        table = lance_core.dataset(uri, storage_options=options)
+        table.add_bases([lance_core.DatasetBasePath(cold, name="cold")])
+        assert maintenance.maintain(table, POLICY).done["files_moved"] == 1
+        lance_core.LanceDataset.drop(uri, storage_options=options)
+        assert not list(open_store(cold, options).list(""))
 
 
 def test_a_bucket_that_is_missing(s3):
