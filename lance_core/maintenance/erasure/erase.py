@@ -49,7 +49,7 @@ from lance_core.maintenance.verify.index_values import open_stored_rows
 from lance_core.row_addresses import offsets_of
 from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, UpdateConfig, UpdateMap
-from lance_core.table.paths import data_key, tag_ref_key
+from lance_core.table.paths import FOLDERS, data_key, tag_ref_key
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -180,7 +180,7 @@ class _Erasure:
             readers_released=tuple(sorted(readers)),
             branches_released=tuple(find_forks(facts.refs, removed)),
             clones=tuple(sorted({clone["uri"] for clone in Clones(self.table).list().values()})),
-            bases=tuple(sorted(path for path in bases if not f"{path}/".startswith(f"{root}/"))),
+            bases=tuple(sorted(path for path in bases if not _is_own(path, root))),
         )
 
     def _erase(self, facts: ErasureSurvey) -> dict[str | None, list[int]]:
@@ -298,6 +298,12 @@ class _Erasure:
         elif self.options.retag and not is_clone_tag(name, ref) and not latest.reasons:
             Tags(self.table).update(name, (latest.branch_label, latest.number))
             self.tags_moved[name] = latest.number
+
+
+def _is_own(path: str, root: str) -> bool:
+    """Whether a base path is the root, or in a folder that a table has for its own files, such as `tree/`."""
+    below = f"{path}/".removeprefix(f"{root}/")
+    return not below or (below != f"{path}/" and f"{below.partition('/')[0]}/" in FOLDERS)
 
 
 def _name_branches(versions: Mapping[str | None, Sequence[int]]) -> dict[str, tuple[int, ...]]:

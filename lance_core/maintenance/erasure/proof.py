@@ -6,8 +6,9 @@ data/<name>/    blobs must belong to a data file that a version refers to
 _indices/       files must belong to an index of a version
 _transactions/  the survey has read those of versions; others must have no predicate
 _deletions/     files must belong to a version, or be readable: they hold row offsets and no values
-_refs/          tags, branches and claims hold no values of columns
+_refs/          tags, branches, claims, and records of moves and computations hold no values of columns
 tree/<branch>/  the same folders of a branch
+base paths      files that no version refers to, and that may be of this table, must be readable, without rows
 other files     cannot be checked, and are reported
 
 A bucket with versioning keeps removed objects: noncurrent versions are reported without being read. So are uploads in
@@ -21,6 +22,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -31,6 +33,7 @@ import pyarrow.compute as pc
 from lance_core.commit.versions import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
+from lance_core.maintenance.cleanup.copies import data_file_of, read_records
 from lance_core.maintenance.cleanup.plan import UNVERIFIED_AGE
 from lance_core.maintenance.compaction.dictionary_values import find_dictionary_columns, has_unused_values
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
@@ -41,13 +44,18 @@ from lance_core.table.operations import Delete
 from lance_core.table.paths import (
     BRANCHES_PREFIX,
     CLAIMS_PREFIX,
+    COMPUTATIONS_PREFIX,
     DATA_PREFIX,
+    DELETIONS_PREFIX,
     HINT_KEY,
     INDICES_PREFIX,
+    MOVES_PREFIX,
     TAGS_PREFIX,
     TRANSACTIONS_PREFIX,
     VERSIONS_PREFIX,
     branch_root,
+    data_key,
+    origin_of,
     parse_manifest_key,
 )
 from lance_core.table.transaction import Transaction
@@ -57,7 +65,7 @@ from lance_core.verbs.refs.clones import is_clone_of
 _DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
 _INDEX: Final = re.compile(r"_indices/([0-9a-f-]{36})/.*")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
-_REFERENCES: Final = (TAGS_PREFIX, BRANCHES_PREFIX, CLAIMS_PREFIX)
+_REFERENCES: Final = (TAGS_PREFIX, BRANCHES_PREFIX, CLAIMS_PREFIX, MOVES_PREFIX, COMPUTATIONS_PREFIX)
 _UNVERIFIED: Final = (
     "nothing refers to it, but a writer may be about to commit it: erase again when it is seven days old, or with "
     "delete_unverified while nobody writes"
@@ -92,14 +100,19 @@ def prove(root: ObjectStore, condition: ErasureCondition, counts: MatchCounts, r
     """
     # The columns by which a row was found can be known by versions alone that are removed now.
     facts = survey_all_versions(root, condition, {key: count for key, count in counts.items() if count})
-    files = {meta.key: meta for meta in root.list("")}
+    inner = tuple(f"{uri}/".removeprefix(f"{root.root}/") for uri in report.bases)  # base paths below the root
+    files = {meta.key: meta for meta in root.list("") if not meta.key.startswith(inner)}
     remaining = [*_find_versions(facts), *_find_files(root, facts, files.values())]
-    remaining += [_finding("unknown", meta.key, _LINK) for meta in root.list_owned("") if meta.key not in files]
+    remaining += [
+        _finding("unknown", meta.key, _LINK)
+        for meta in root.list_owned("")
+        if not (meta.key in files or meta.key.startswith(inner))
+    ]
     remaining += _find_removed_objects(root)
     remaining += divide_uploads(root, aborts=False)[1]
     for kind, uris in (("clone", report.clones), ("base", report.bases)):
         for uri in uris:
-            message = _find_elsewhere(root, condition, kind, uri)
+            message = _find_elsewhere(root, facts, kind, uri)
             remaining += [_finding(kind, uri, message)] if message else []
     reading = ErasureReading(
         files=len(files),
@@ -234,8 +247,8 @@ def _find_removed_objects(root: ObjectStore) -> Iterator[ErasureFinding]:
     yield _finding("versioning", root.root, f"{message}: {remedy}")
 
 
-def _find_elsewhere(root: ObjectStore, condition: ErasureCondition, kind: str, uri: str) -> str:
-    """What is wrong with another dataset that shares files with this one; empty if it holds no rows."""
+def _find_elsewhere(root: ObjectStore, facts: ErasureSurvey, kind: str, uri: str) -> str:
+    """What is wrong with another dataset that shares files with this one, or a base path; empty if it holds no rows."""
     try:
         store = open_base(uri, root.root, root.options)
         latest = load_latest(store)
@@ -243,16 +256,52 @@ def _find_elsewhere(root: ObjectStore, condition: ErasureCondition, kind: str, u
         if kind == "clone" and latest is not None and not is_clone_of(latest, root.root):
             return f"another dataset is there, and whether the clone is elsewhere is not known{forget}"
         if latest is None:
-            message = "no dataset is there: whether its files hold the rows is not known"
-            copy = (
-                ", and nothing removes them. Write the rows that stay to a new table without base paths, drop this "
-                "one, and remove its files there"
-            )
-            return message + (forget if kind == "clone" else copy)
-        if not survey_all_versions(store, condition, {}).is_clean():
+            if kind == "clone":
+                return f"no dataset is there: whether its files hold the rows is not known{forget}"
+            return _find_in_base(root, facts, store)
+        if not survey_all_versions(store, facts.condition, {}).is_clean():
             return "it holds the rows, or can: erase there too"
         if divide_uploads(store, aborts=False)[1]:
             return "unfinished uploads of it can hold the rows: erase there too"
     except LanceError as error:
         return f"it cannot be read: {error}"
     return ""
+
+
+def _find_in_base(root: ObjectStore, facts: ErasureSurvey, store: ObjectStore) -> str:
+    """What can hold the rows in a base path that is no table; empty if nothing can.
+
+    Files of versions were surveyed, and tables below the base path are other tables. So is the table that has made a
+    copy of which this one has no record: `cleanup.copies` removes the record after the copy. Other files are read.
+    """
+    referred = facts.referred()
+    copies = {new for record in read_records(root) for new in record.copies.values()}
+    keys = [meta.key for meta in store.list_owned("")]
+    tables = {key.partition(f"/{VERSIONS_PREFIX}")[0] for key in keys if f"/{VERSIONS_PREFIX}" in key}
+    left = []
+    for key in [*keys, *(upload.key for upload in store.unfinished_uploads())]:
+        parts, name = key.split("/"), data_file_of(key.removeprefix(DATA_PREFIX))
+        index = _INDEX.fullmatch(key)
+        owners = {
+            key,
+            f"{DELETIONS_PREFIX}{key}",
+            f"{INDICES_PREFIX}{index[1]}/" if index else "",
+            data_key(name or key),
+        }
+        is_copy = name is not None and origin_of(name) != name and name not in copies
+        if is_copy or any("/".join(parts[:end]) in tables for end in range(1, len(parts))):
+            continue
+        if "#" not in key and not owners.isdisjoint(referred):
+            continue
+        with suppress(ObjectNotFoundError):  # of an upload
+            if key.endswith(".lance") and _is_without_rows(store, facts.condition, key):
+                continue
+        left.append(key)
+    if left:
+        names = ", ".join(sorted(left)[:3]) + (", ..." if len(left) > 3 else "")
+        return (
+            f"{len(left)} file{'s' * (len(left) > 1)} or uploads there can hold the rows, and no version of this table "
+            f"refers to them ({names}): remove those that no other table has, then erase again; parts of moves that "
+            "were killed are removed after seven days, or with delete_unverified while nobody writes"
+        )
+    return next((finding.message for finding in _find_removed_objects(store)), "")

@@ -95,18 +95,10 @@ def test_free_text_is_the_affair_of_its_author(tmp_path):
     assert all(path.parent.name in {"_versions", "_transactions", "data"} for path in files_with(uri, mark.encode()))
 
 
-@pytest.mark.parametrize("is_dataset_root", [False, True])
-def test_files_in_a_base_path_stay_and_the_remedy_works(tmp_path, is_dataset_root):
-    root, base = str(tmp_path / "t"), tmp_path / "second"
-    base.mkdir()
-    bases = [lance_core.DatasetBasePath(str(base), name="second", is_dataset_root=is_dataset_root)]
-    table = lance_core.write_dataset(pa.table({"id": [1, 2]}), root, initial_bases=bases, target_bases=["second"])
-    (finding,) = table.erase_rows("id = 2", delete_unverified=True).remaining
-    assert (finding.kind, finding.path) == ("base", str(base))
-    assert "Write the rows that stay to a new table without base paths, drop this one" in finding.message
-    assert any(path.is_file() for path in base.rglob("*"))
-    copy = lance_core.write_dataset(lance_core.dataset(root).to_table(), tmp_path / "copy")
-    lance_core.LanceDataset.drop(root)
-    assert any(path.is_file() for path in base.rglob("*"))
-    report = copy.erase_rows("id = 2")
-    assert (report.proven, copy.to_table()["id"].to_pylist()) == (True, [1])
+def test_records_of_computations_are_no_finding(tmp_path):
+    table = lance_core.write_dataset({"id": [1, 2], "n": [3, 4]}, tmp_path / "t.lance", enable_stable_row_ids=True)
+    column = pa.schema([("twice", pa.int64())])
+    table.compute_columns(lambda batch: batch["n"], inputs=["n"], columns=column, name="twice", code_version="1")
+    assert list(Path(table.uri, "_refs", "computations").iterdir())
+    report = table.erase_rows("id = 2", delete_unverified=True)
+    assert (report.proven, report.remaining) == (True, ())
