@@ -1,7 +1,7 @@
 """Dry runs of maintenance: the versions that it would commit, computed from metadata while nothing is written.
 
 Each method applies the operations of the real verb to a manifest in memory. The manifest names files that are never
-written; their content and sizes are unknown.
+written. Deletion files are kept in memory; the content and sizes of others are unknown, and data files have no fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -25,6 +25,7 @@ from lance_core.maintenance.compaction.rewrite import CompactionMetrics, Rewrite
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.zone_maps import find_due_zone_maps
 from lance_core.row_addresses import make_row_address
+from lance_core.store import BytesLike, ObjectStore
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
@@ -69,6 +70,8 @@ class ExpectedVersions(Generic[_Handle]):
         """Start at the version of a handle, which itself does not move."""
         self.dataset = dataset.checkout_version(dataset.version)
         self.base = dataset.snapshot
+        self._files: dict[str, bytes] = {}
+        self.dataset._store = cast("ObjectStore", _StoreWithFiles(self.base.store, self._files))  # noqa: SLF001 - same library
         self._commits: list[tuple[Manifest, Transaction]] = []
         self._removed: frozenset[int] = frozenset()
         self._unwritten: set[UUID] = set()
@@ -79,14 +82,16 @@ class ExpectedVersions(Generic[_Handle]):
         Args:
             rows: Fragments that lose rows, each with the offsets of these rows, which must all be alive.
         """
-        lost = [(fragment, fragment.num_deleted_rows + len(offsets)) for fragment, offsets in rows]
-        removed = tuple(fragment.id for fragment, count in lost if count >= fragment.physical_rows)
-        updated = tuple(
-            replace(fragment, deletion_file=DeletionVector(range(count)).to_file(self._manifest.version)[0])
-            for fragment, count in lost
-            if fragment.id not in removed
-        )
-        self._commit(Delete(updated_fragments=updated, deleted_fragment_ids=removed))
+        removed, updated = list[int](), list[Fragment]()
+        for fragment, offsets in rows:
+            deleted = DeletionVector(self.dataset.snapshot.deleted_rows(fragment) | offsets)
+            if len(deleted) >= (fragment.physical_rows or 0):
+                removed.append(fragment.id)
+                continue
+            file, data = deleted.to_file(self._manifest.version)
+            self._files[file.key(fragment.id)] = data
+            updated.append(replace(fragment, deletion_file=file))
+        self._commit(Delete(updated_fragments=tuple(updated), deleted_fragment_ids=tuple(removed)))
 
     def compact(self, tasks: Sequence[CompactionTask]) -> CompactionMetrics:
         """Replace the fragments of tasks, and extend indices, as `commit_what_fits` does with their results.
@@ -199,9 +204,8 @@ class ExpectedVersions(Generic[_Handle]):
         Args:
             selectors: Which versions to remove.
         """
-        store = self.dataset.snapshot.store
         plan = plan_cleanup(
-            store,
+            self.base.store,
             self.base.manifest,
             selectors,
             expected=[(_parse_references(manifest), made_by) for manifest, made_by in self._commits],
@@ -284,6 +288,20 @@ class ExpectedVersions(Generic[_Handle]):
     def _foresee_segment(self, index: IndexMetadata, covered: BitMap) -> IndexMetadata:
         version = self._manifest.version
         return replace(index, uuid=uuid4(), fragment_bitmap=covered.serialize(), dataset_version=version, files=())
+
+
+class _StoreWithFiles:
+    """A store that has further files, and forwards all other calls to the store that it wraps."""
+
+    def __init__(self, store: ObjectStore, files: Mapping[str, bytes]) -> None:
+        self._store = store
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> BytesLike:
+        return self._files[key] if key in self._files else self._store.get(key)
 
 
 def _list_addresses(fragments: Sequence[Fragment]) -> bytes:

@@ -354,9 +354,14 @@ def _count_rows(snapshot: Snapshot, position: int, message: table_pb2.DataFragme
 
 
 def _add_values(snapshot: Snapshot, facts: list[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
-    """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together."""
+    """Add the values that rows use of dictionaries with narrow indices, where fragments could use too many together.
+
+    Fragments that a dry run expects cannot be read, as their files have no fields: their values count as fitting.
+    """
     columns = [field for field in typed_schema(snapshot.manifest.schema) if has_narrow_dictionary(field.type)]
     candidates = [fact for fact in facts if columns and is_candidate(fact, options)]
+    messages = snapshot.manifest.fragments
+    candidates = [fact for fact in candidates if all(file.fields for file in messages[fact.position].files)]
     fewest = min((find_smallest_capacity(field.type) for field in columns), default=0)
     if options.deletions_only or len(candidates) < 2 or sum(fact.live_rows for fact in candidates) <= fewest:
         return facts

@@ -303,14 +303,10 @@ def _commit_all(
     return report.plus(lost=lost)
 
 
-def _rewrite_within_budget(
-    dataset: Handle, report: MaintenanceReport, tasks: Sequence[CompactionTask], context: StepContext, step: str
-) -> tuple[MaintenanceReport, list[RewriteResult], int]:
-    """Run the tasks for which the budget has bytes and time left; the report has those that are put off.
-
-    Returns:
-        The report, the results, and the number of tasks that were lost to others.
-    """
+def choose_further_tasks(
+    tasks: Sequence[CompactionTask], report: MaintenanceReport
+) -> tuple[list[CompactionTask], MaintenanceReport]:
+    """The tasks of a further plan for which the budget has bytes and time left; the report names the others."""
     left, is_late = report.bytes_left, time_is_up(report.plan.deadline)
     fitting_tasks = [] if is_late else choose_tasks_that_fit(tasks, left)
     if len(fitting_tasks) < len(tasks):
@@ -321,6 +317,18 @@ def _rewrite_within_budget(
             if is_late
             else explain_put_off(tasks, fitting_tasks, f"{left:,} that are left for further attempts"),
         )
+    return fitting_tasks, report
+
+
+def _rewrite_within_budget(
+    dataset: Handle, report: MaintenanceReport, tasks: Sequence[CompactionTask], context: StepContext, step: str
+) -> tuple[MaintenanceReport, list[RewriteResult], int]:
+    """Run the tasks for which the budget has bytes and time left; the report has those that are put off.
+
+    Returns:
+        The report, the results, and the number of tasks that were lost to others.
+    """
+    fitting_tasks, report = choose_further_tasks(tasks, report)
     results, errors = run_rewriter(dataset, fitting_tasks, context.rewriter)
     for error in errors:
         report = report.failed(step, error)

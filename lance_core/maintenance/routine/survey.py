@@ -105,7 +105,7 @@ def survey_table(
     due = [name for name in stale if name not in left]
     tasks, first, segments_first = _choose_rewrites(later, tasks, options, due, policy, declared)
     tasks = [replace(task, read_version=dataset.version) for task in tasks]
-    if expiry is not None and not policy.dry_run:  # what loses rows is rewritten after that
+    if expiry is not None:  # what loses rows is rewritten after that
         tasks = [task for task in tasks if expiry.divided_ids.isdisjoint(task.fragment_ids)]
     if row_ids_due and not policy.dry_run:  # rewrites of rows without stable row ids could not be committed afterwards
         tasks, first, segments_first = [], {}, None
