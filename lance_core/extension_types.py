@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -154,6 +154,16 @@ def to_polars(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     return frame.with_columns(
         _load_enums(column, rows.column(column.name)) for column in frame if _has_enums(column.dtype)
     )
+
+
+def has_nul_name(fields: Iterable[tuple[str, Any]]) -> bool:
+    """Whether a name at any level of polars' fields has a NUL; the conversion to Arrow would end the process."""
+    for name, kind in fields:
+        inner = [(field.name, field.dtype) for field in getattr(kind, "fields", ())]
+        items = getattr(kind, "inner", None)
+        if "\0" in name or has_nul_name(inner if items is None else [("", items)]):
+            return True
+    return False
 
 
 def _has_enums(kind: Any) -> bool:

@@ -165,12 +165,20 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
         return _attempt(column.dictionary_decode(), target)
     if pa.types.is_dictionary(target):
         values = _attempt(column, target.value_type)
-        return None if values is None else values.cast(target)
+        return None if values is None else _cast_to_dictionary(values, target)
     if pa.types.is_struct(column.type) and pa.types.is_struct(target):
         return _cast_struct(column, target)
     if is_any_list(column.type) and is_any_list(target) and column.type.value_type != target.value_type:
         return _list(column, target)
     return _cast_flat(column, target)
+
+
+def _cast_to_dictionary(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """The values as a dictionary; None if there are more than its indices count."""
+    try:
+        return column.dictionary_encode().cast(target)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _cast_to_blobs(column: pa.Array, target: pa.DataType) -> pa.Array:

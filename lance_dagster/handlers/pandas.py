@@ -1,5 +1,7 @@
 """The handler of pandas frames. The index is not stored: one that has a name or is not of integers is rejected.
 
+Nor are `attrs` and the name of the columns' axis, because a table is made by several frames.
+
 The schema's metadata hold the frame's types, as with pylance, so that integers with nulls come back as they were.
 """
 
@@ -41,7 +43,12 @@ class PandasHandler(ArrowHandler):
     def to_arrow(self, value: pd.DataFrame) -> pa.Table:
         """The frame as an Arrow table."""
         with _name_column_in_errors(value):
-            return pa.Table.from_pandas(value, preserve_index=False)
+            table = pa.Table.from_pandas(value, preserve_index=False)
+        written = json.loads(table.schema.metadata[b"pandas"])
+        for column in written["columns"]:
+            if column["pandas_type"] == "decimal":  # Arrow does not record which class of pandas held them
+                column["metadata"]["dtype"] = str(value[column["name"]].dtype)
+        return table.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(written)})
 
     def from_arrow(self, table: pa.Table, load_as: type | None) -> Any:
         """A frame with a new range index."""
@@ -59,7 +66,10 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
     """
     written = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
     types = {field.name: field.type for field in table.schema}
-    kinds = {column["field_name"]: column["numpy_type"] for column in written.get("columns", ())}
+    kinds = {
+        column["field_name"]: (column["metadata"] or {}).get("dtype", column["numpy_type"])
+        for column in written.get("columns", ())
+    }
     backed_names = {name for name in types if kinds.get(name, "").endswith(_ARROW_BACKED)}
     columns = [
         column
@@ -103,7 +113,7 @@ def _insert_backed(frame: pd.DataFrame, table: pa.Table, backed_names: set[str])
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
 
 
-_UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_UNCONVERTIBLE = (ValueError, TypeError, OverflowError, KeyError, NotImplementedError)  # those of Arrow among them
 
 
 @contextmanager
@@ -124,6 +134,9 @@ def _name_column_in_errors(frame: pd.DataFrame) -> Iterator[None]:
 def _make_conversion_error(frame: pd.DataFrame, error: Exception) -> SchemaError:
     """The error about the first column that Arrow cannot convert, with the first value of each of its types."""
     for name in frame.columns:
+        if hasattr(frame[name], "sparse"):
+            remedy = f"make it dense with frame[{name!r}].sparse.to_dense()"
+            return SchemaError(f"column {name!r} of {frame[name].dtype} cannot be stored: {remedy}")
         try:
             pa.Array.from_pandas(frame[name])
         except _UNCONVERTIBLE as cause:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core.errors import UnsupportedError
-from lance_core.extension_types import to_polars
+from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.extension_types import has_nul_name, to_polars
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.pyarrow import ArrowHandler
 
@@ -45,6 +45,8 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     """The frame as an Arrow table without string views, which Lance does not store."""
     import polars as pl
 
+    if has_nul_name(frame.schema.items()):
+        raise SchemaError(f"a name of the columns {frame.columns}, or of their fields, has a NUL; rename it")
     try:
         return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     except pa.ArrowInvalid as error:  # a type is nested deeper than Arrow's C interface allows

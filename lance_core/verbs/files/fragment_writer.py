@@ -27,7 +27,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
-from lance_core.extension_types import has_extensions
+from lance_core.extension_types import has_extensions, has_nul_name
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.write_plan import write_plan
@@ -430,6 +430,10 @@ def _to_batches(data: ReaderLike, schema: pa.Schema | None) -> tuple[pa.Schema, 
 
 
 def _open_stream(data: Any) -> pa.RecordBatchReader:
+    kind = type(data)
+    is_polars = (kind.__module__.split(".")[0], kind.__name__) == ("polars", "DataFrame")
+    if is_polars and has_nul_name(data.schema.items()):
+        raise SchemaError(f"a name of the columns {data.columns}, or of their fields, has a NUL; rename it")
     try:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows

@@ -1,5 +1,7 @@
 """The types of pandas frames, and the metadata of Arrow schemas, come back as they were stored."""
 
+from decimal import Decimal
+
 import dagster as dg
 import pandas as pd  # noqa: TID253 -- annotations of assets
 import polars as pl  # noqa: TID253 -- annotations of assets
@@ -30,6 +32,7 @@ ARROW_VALUES = {
     "at": pa.array([1, None, 3], pa.timestamp("us", "UTC")),
     "time": pa.array([1, None, 3], pa.time64("ns")),
     "group": pa.array(["a", None, "b"]).dictionary_encode(),
+    "price": pa.array([Decimal("1.50"), None, Decimal("2.25")], pa.decimal128(10, 2)),
 }
 
 
@@ -120,6 +123,47 @@ def test_metadata_of_an_arrow_schema(lake, load_as):
     schema = pa.schema([pa.field("g", pa.binary())], {"geo": "{}"})
     loaded = loaded_after(lake, pa.table([[b"x"]], schema=schema), pa.Table, load_as)
     assert loaded.schema.metadata == {b"geo": b"{}"}
+
+
+def test_decimals_of_objects_are_objects(lake):
+    frame = pd.DataFrame({"price": [Decimal("1.50"), None]})
+    assert loaded_after(lake, frame, pd.DataFrame, pd.DataFrame)["price"].dtype == object
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (pd.DataFrame({"s": pd.arrays.SparseArray([0, 0, 1])}), r"column 's' of Sparse.*frame\['s'\].sparse.to_dense"),
+        (pd.DataFrame({"s": ["\ud800"]}, dtype=object), "column 's' of str"),
+        (pl.DataFrame({"a\0b": [1]}), r"\['a\\x00b'\].* has a NUL"),
+        (pl.DataFrame({"s": [[{"a\0b": 1}]]}), r"\['s'\].* has a NUL"),
+    ],
+    ids=["sparse", "surrogate", "name", "field"],
+)
+def test_what_arrow_cannot_hold_is_rejected(lake, tmp_path, frame, said):
+    with pytest.raises(SchemaError, match=said):
+        loaded_after(lake, frame, type(frame), type(frame))
+    with pytest.raises(SchemaError):
+        lance_core.write_dataset(frame, tmp_path / "t")
+
+
+class TestCategoricals:
+    def append(self, lake, *frames):
+        for frame in frames:
+            loaded = loaded_after(lake, frame, pd.DataFrame, pd.DataFrame, **{"lance/write_mode": "append"})
+        return loaded["c"].tolist()
+
+    @pytest.mark.parametrize(
+        ("first", "second"), [([1, 2], pd.Categorical([3.0])), ([1, 2], [3]), ([True], [False]), ([0.5], [2])]
+    )
+    def test_of_other_values(self, lake, first, second):
+        frames = (pd.DataFrame({"c": pd.Categorical(first)}), pd.DataFrame({"c": second}))
+        assert self.append(lake, *frames) == [*first, *second]
+
+    @pytest.mark.parametrize(("second", "said"), [(pd.Categorical([3.5]), "3.5"), (range(300), "cannot be cast to it")])
+    def test_that_would_lose(self, lake, second, said):
+        with pytest.raises(SchemaError, match=rf"dictionary<values=int64, indices=int8.* {said}"):
+            self.append(lake, pd.DataFrame({"c": pd.Categorical([1])}), pd.DataFrame({"c": second}))
 
 
 ENUM, GROWN = pl.Enum(["x", "y"]), pl.Enum(["x", "y", "z"])
