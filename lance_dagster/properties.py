@@ -56,6 +56,8 @@ BEGUN_EMPTY: Final = ("lance/branch", "begun empty")
 """The property, with its value, of a commit that creates a table without rows, from which branches are forked."""
 PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"
 PROMOTION_JOB_NAME: Final = "dagster.promotion_job_name"
+FOREIGN_BRANCH_VERSIONS: Final = "dagster.foreign_branch_versions"
+"""On a promotion: a JSON list of the versions of the branch that no run wrote, and that may have changed any rows."""
 UNDO_RUN_ID: Final = "dagster.undo.run_id"
 UNDONE_VERSIONS: Final = "dagster.undo.versions"
 

@@ -26,6 +26,7 @@ from lance_dagster.lineage.history import read_history
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 _AHEAD: Final = 8
+_OWN_PROPERTIES: Final = (prop.RUN_ID, prop.UNDO_RUN_ID, prop.COLUMN_TYPE, prop.ERASURE, prop.MAINTENANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class BranchChecks:
         undefined: The assets of which it is not known which blocking checks they have.
         cleaned_up: The newest version that was cleaned up without a record, which may have changed any partition; 0 for
             none.
+        foreign: The versions of the branch that no run wrote, newest first, and that may have changed any rows.
         newest_run: The newest run on the branch; None without one.
         newest_result: The number of the run of the newest result of a check, and that of the event in its log; zeros
             without one.
@@ -53,6 +55,7 @@ class BranchChecks:
     problems: Mapping[str, Sequence[CheckProblem]] = field(default_factory=dict)
     undefined: Sequence[str] = ()
     cleaned_up: int = 0
+    foreign: Sequence[int] = ()
     newest_run: str | None = None
     newest_result: tuple[int, int] = (0, 0)
 
@@ -196,6 +199,7 @@ def check_branch(
         problems=problems,
         undefined=undefined,
         cleaned_up=lost,
+        foreign=[commit.version for commit in history if commit.is_foreign],
         newest_run=branch_runs.newest,
         newest_result=newest_result,
     )
@@ -214,6 +218,11 @@ class _BranchCommit:
     def assets(self) -> list[str]:
         """The assets for which the commit was made."""
         return prop.split_values(self.properties.get(prop.ASSET_KEY))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether others than Dagster made the commit."""
+        return self.operation != "Clone" and self.properties.keys().isdisjoint(_OWN_PROPERTIES)
 
 
 def _read_commits_since_fork(

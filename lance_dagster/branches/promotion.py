@@ -22,6 +22,7 @@ from lance_core import maintenance
 from lance_core.errors import LanceError, NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster import properties as prop
 from lance_dagster._context.definitions import blocking_checks
+from lance_dagster.branches.changed_partitions import find_changed_partitions
 from lance_dagster.branches.check_results import BranchChecks, check_branch
 from lance_dagster.branches.gate import Gates
 from lance_dagster.branches.written_entries import find_written_entries
@@ -76,6 +77,11 @@ class Published:
         If the commits name no asset, every asset counts but those that only own columns of another asset's table.
         """
         return ref.name in self.writers if self.writers else TABLE_KEY not in (ref.metadata or {})
+
+    @property
+    def foreign_versions(self) -> str:
+        """The versions of the branch that no run wrote."""
+        return ", ".join(map(str, json.loads(self.properties.get(prop.FOREIGN_BRANCH_VERSIONS, "[]"))))
 
     @property
     def summary(self) -> str:
@@ -155,10 +161,15 @@ def publish(
         if checked is None:
             return _find_earlier_promotion(main, branch)
         policies = [policy_of_writes(ref.metadata, label=f"asset {ref.name}") for ref in refs]
+        foreign = {prop.FOREIGN_BRANCH_VERSIONS: json.dumps(sorted(checked.foreign))} if checked.foreign else {}
         if not checked.is_promoted and any(map(_requires_search, refs)):
             maintenance.reject_without_search(main)
         promotion = main.branches.promote(
-            branch, version=checked.version, branch_id=checked.branch_id, tag=True, transaction_properties=properties
+            branch,
+            version=checked.version,
+            branch_id=checked.branch_id,
+            tag=True,
+            transaction_properties={**properties, **foreign},
         )
     except NotFoundError:
         return _find_earlier_promotion(main, branch)
@@ -333,7 +344,8 @@ def report_promotion(
         context.log.warning("%s: index %s does not cover all rows of main: %s", ref.name, index, problem)
     if not published.is_of(ref) or (published.is_idle and not published.writers):
         return False
-    partition_keys = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
+    written = _written_partitions(context.instance, ref, published) if partitions is None else sorted(partitions)
+    partition_keys = sorted({*written, *_find_partitions_of_others(context, ref, published)})
     latest = published.dataset.checkout_version((None, None))
     reported_versions = reporting.read_recorded_states(context.instance, ref.key, partition_keys, latest)
     if published.is_new:
@@ -357,7 +369,10 @@ def report_promotion(
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
         rows=rows,
-        provenance=_find_provenance(context, root, ref, published),
+        provenance={
+            **{at: reported_versions[at].provenance for at in set(names) - set(written)},
+            **_find_provenance(context, root, ref, published),
+        },
         entries_by_partition=_find_reported_entries(context.instance, ref, published, rows),
     )
     return reporting.log_events(context, root, report, location)
@@ -428,6 +443,22 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, published: 
     )
 
 
+def _find_partitions_of_others(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, ref: TableRef, published: Published
+) -> list[str]:
+    """The partitions that a promotion has changed; none if only runs wrote to the branch, which name theirs."""
+    if not published.foreign_versions:
+        return []
+    context.log.warning(
+        "%s: versions %s of branch %s, which no run wrote, are published as well",
+        ref.name,
+        published.foreign_versions,
+        published.branch,
+    )
+    before = _open_before(published)
+    return [] if before is None else find_changed_partitions(context.instance, ref, before, published.dataset)
+
+
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
     promotion = published.promotion if published.is_new else None
     # With several partitions each event has its own numbers; with several assets, the numbers of each are unknown.
@@ -442,6 +473,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
         "lance/rows_deleted": (whole.rows_removed or None) if whole is not None else None,
         "lance/tag": promotion.tag if promotion is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
+        "lance/foreign_branch_versions": published.foreign_versions or None,
         **coverage_entries(published.coverage),
         "lance/deduplicated": None if published.is_new else True,
     }
@@ -449,13 +481,18 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
 
 def _find_new_fragments(published: Published) -> set[int] | None:
     """The fragments that the promotion added; None if it is an earlier one, or the version before was cleaned up."""
-    if not published.is_new:
+    before = _open_before(published) if published.is_new else None
+    return None if before is None else set(published.dataset.fragment_ids()) - set(before.fragment_ids())
+
+
+def _open_before(published: Published) -> lance_core.LanceDataset | None:
+    """Main at the version before the promotion; None if one of both was cleaned up."""
+    if published.dataset.version != published.version:
         return None
     try:
-        before = published.dataset.checkout_version((None, published.version - 1))
+        return published.dataset.checkout_version((None, published.version - 1))
     except VersionNotFoundError:
         return None
-    return set(published.dataset.fragment_ids()) - set(before.fragment_ids())
 
 
 def _number(value: str | None) -> int | None:

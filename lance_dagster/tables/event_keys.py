@@ -43,6 +43,7 @@ TOP_ENTRIES: Final = (
     "lance/promoted_from",
     "lance/discarded",
     "lance/left_behind",
+    "lance/foreign_branch_versions",
     "lance/indices_covered",
     "lance/indices_not_covered",
     # rows and bytes; the first is in events of partitions only
@@ -97,6 +98,7 @@ _RESERVED: Final = (
     "lance/casts",
     "lance/discarded",
     "lance/forced",
+    "lance/foreign_branch_versions",
     "lance/indices_covered",
     "lance/indices_not_covered",
     "lance/left_behind",

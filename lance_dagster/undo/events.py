@@ -14,6 +14,7 @@ from lance_dagster.events.provenance import Origins, add_provenance_of_commits, 
 from lance_dagster.events.reporting import TableReport
 from lance_dagster.lineage.history import TableVersion, read_history
 from lance_dagster.lineage.runs import versions_of_run
+from lance_dagster.properties import FOREIGN_BRANCH_VERSIONS
 from lance_dagster.tables.event_keys import UNDO_ENTRY
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import Undo
@@ -75,11 +76,11 @@ def report_earlier_undo(
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, versions: Sequence[TableVersion]) -> list[str]:
     """The partitions of an asset that versions wrote, from their commits, or else from Dagster's events.
 
-    If a version was made for several assets, Dagster's events show the partitions of each.
+    If a version was made for several assets, or has changes of others, Dagster's events show the partitions of each.
     """
     versions = [version for version in versions if ref.name in version.assets] or list(versions)
     named = [version.partitions for version in versions]
-    is_mixed = any(len(version.assets) > 1 for version in versions)
+    is_mixed = any(len(version.assets) > 1 or FOREIGN_BRANCH_VERSIONS in version.properties for version in versions)
     if all(keys is None for keys in named):
         return []
     if all(isinstance(keys, list) for keys in named) and not is_mixed:

@@ -43,6 +43,7 @@ from lance_dagster.undo.columns import (
 _log = logging.getLogger(__name__)
 _PLAIN: Final = ("Append", "Update", "Delete")
 _UNDONE: Final = "it was undone before"
+_LATER_FIRST: Final = "undo the later runs first"
 
 
 class CannotUndoError(LanceError):
@@ -273,7 +274,7 @@ def _plan_by_fragments(
         columns = plan_columns_undo(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
         if columns is not None:
             if columns.operation is None:
-                raise CannotUndoError(columns.how)
+                raise CannotUndoError(f"{columns.how}; {_LATER_FIRST}")
             moves = _watermarks_back(dataset, run_versions)
             return {
                 "how": columns.how,
@@ -284,12 +285,14 @@ def _plan_by_fragments(
             }
     odd = [f"{version.version} ({version.operation})" for version in run_versions if version.operation not in _PLAIN]
     if odd:
-        raise CannotUndoError(f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments")
+        raise CannotUndoError(
+            f"others wrote after version {', '.join(odd)}, which cannot be undone by fragments; {_LATER_FIRST}"
+        )
     writes_of_others = [version for version in _remaining_versions(other_versions) if not version.keeps_rows]
     _check_partitions(dataset, run_versions, writes_of_others, removed)
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
-        raise CannotUndoError("the columns have changed")
+        raise CannotUndoError(f"the columns have changed; {_LATER_FIRST}")
     operation = _inverse(dataset, before, after)
     stay = {fragment.fragment_id for fragment in dataset.get_fragments()}.difference(operation.removed_fragment_ids)
     lost = find_emptied_indices(dataset, stay.union(fragment.id for fragment in operation.new_fragments if fragment.id))
@@ -352,6 +355,8 @@ def _check_partitions(
         if not isinstance(keys, list):
             raise CannotUndoError("it wrote too many partitions for the table to name them all")
         partition_keys |= set(keys)
+    if other_versions and any(prop.FOREIGN_BRANCH_VERSIONS in version.properties for version in run_versions):
+        raise CannotUndoError(f"it promoted changes of others, perhaps to any partition; {_LATER_FIRST}")
     if removed:
         raise CannotUndoError(f"version {removed[0]} was cleaned up, and the partitions that it wrote are not known")
     for version in other_versions:
@@ -364,7 +369,12 @@ def _check_partitions(
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
-    """The partitions that a version wrote; for an undo that names none, the partitions of the undone versions."""
+    """The partitions that a version wrote; for an undo that names none, the partitions of the undone versions.
+
+    None if they are not known, as of a promotion with changes of others.
+    """
+    if prop.FOREIGN_BRANCH_VERSIONS in entry.properties:
+        return None
     if entry.partitions is not None or not entry.undone_versions:
         return entry.partitions
     undone = [_read_version(dataset, version) for version in entry.undone_versions]

@@ -3,10 +3,13 @@
 import json
 
 import dagster as dg
+import lance
 import pyarrow as pa
 import pytest
 
-from lance_dagster import BranchPolicy
+import lance_core
+from lance_dagster import BranchPolicy, build_undo_job
+from lance_dagster.events.reporting import read_recorded_states
 from tests.lance_dagster.lake import Lake
 from tests.support.column_assets import embeddings_asset, images_asset, promoted
 
@@ -128,3 +131,46 @@ def test_events_of_several_runs_have_the_numbers_of_the_commit(lake):
     made, _ = promoted(lake, "work", people)
     entries = made["people", "x"]
     assert (entries["lance/rows_written"], entries["dagster/partition_row_count"]) == (6, 9)
+
+
+@pytest.mark.parametrize("library", [lance_core, lance])
+@pytest.mark.parametrize("change", ["insert", "delete", "update"])
+def test_partitions_that_others_changed_on_the_branch_have_events(lake, library, change):
+    """Of a fragment with rows of three partitions, one is changed; until the undo, which tells the same partitions."""
+    parts = dg.StaticPartitionsDefinition(["x", "y", "z"])
+
+    @dg.asset(metadata={"partition_expr": "part"}, partitions_def=parts)
+    def people(context) -> pa.Table:
+        keys = list(context.partition_keys)
+        return pa.table({"part": keys, "n": [int(context.run.tags.get("n", 0))] * len(keys)})
+
+    def states():
+        found = read_recorded_states(lake.instance, people.key, ["x", "y", "z"], None)
+        return {partition: state.version for partition, state in found.items()}
+
+    lake.run(people, span=("x", "z"))
+    lake.table("people").optimize.compact_files()
+    begin = states()
+    lake.run(people, partition="x", **{**ON_BRANCH, "tags": {"lance/branch": "work", "n": "1"}})
+    table = library.dataset(lake.uri("people")).checkout_version(("work", None))
+    if change == "insert":
+        table.insert(pa.table({"part": ["y"], "n": pa.array([7])}))
+    elif change == "delete":
+        table.delete("part = 'y'")
+    else:
+        table.update({"n": "7"}, where="part = 'y'")
+    assert states() == begin
+    made, _ = promoted(lake, "work", people)
+    assert set(made) == {("people", "x"), ("people", "y")}
+    entries = made["people", "y"]
+    rows = {"insert": 2, "delete": 0, "update": 1}[change]
+    assert (entries["dagster/partition_row_count"], entries["lance/foreign_branch_versions"]) == (rows, "5")
+    promotion = lake.table("people").version
+    assert states() == {"x": promotion, "y": promotion, "z": begin["z"]}
+    defs = dg.Definitions([people], jobs=[build_undo_job([people])], resources={"io_manager": lake.manager()})
+    undone = defs.resolve_job_def("lance_undo").execute_in_process(
+        instance=lake.instance, tags={"lance/undo_run": lake.properties("people")[-1]["dagster.promotion_run_id"]}
+    )
+    assert undone.success
+    assert lake.rows("people") == [("x", 0), ("y", 0), ("z", 0)]
+    assert states() == {"x": promotion + 1, "y": promotion + 1, "z": begin["z"]}

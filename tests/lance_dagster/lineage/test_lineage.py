@@ -389,7 +389,10 @@ class TestUndo:
                 "does not name the partitions",
             ),
             (lambda lake: lake.table("events").add_columns({"x": "1"}), "does not name the partitions"),
-            (lambda lake: change_column_type(lake.table("events"), "n", pa.float64()), "the columns have changed"),
+            (
+                lambda lake: change_column_type(lake.table("events"), "n", pa.float64()),
+                "the columns have changed; undo the later runs first",
+            ),
         ],
     )
     def test_what_is_not_exact_is_rejected_before_anything_is_written(self, lake, later, reason):
@@ -400,6 +403,17 @@ class TestUndo:
         for choice in ("--dry-run", "--yes"):
             assert reason in answer("undo", lake.root, "--run", run, choice, fails=1)["error"]["message"]
         assert lake.table("events").version == version
+
+    def test_columns_that_it_added_before_a_later_run(self, lake):
+        @dg.asset(metadata={"lance/write_mode": "append", "lance/schema_mode": "add_columns"})
+        def wide(context) -> pa.Table:
+            return pa.table({name: [1] for name in context.run.tags["names"].split()})
+
+        _, second, third = (lake.run(wide, tags={"names": names}).run_id for names in ("a", "a b", "a"))
+        assert "undo the later runs first" in command("undo", lake.root, "--run", second, "--yes", fails=1)
+        for run in (third, second):
+            command("undo", lake.root, "--run", run, "--yes")
+        assert lake.rows("wide") == [(1,)]
 
     def test_rows_that_were_changed_since(self, lake):
         lake.run(boats)
