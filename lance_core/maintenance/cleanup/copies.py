@@ -31,6 +31,8 @@ _logger = logging.getLogger(__name__)
 _UNFINISHED_S: Final = 7 * 86_400
 """Age, in seconds, from which nobody finishes a move."""
 
+_Listings = dict[tuple[str, str], list[tuple[ObjectMeta, str]]]
+
 _OF_A_DATA_FILE: Final = re.compile(r"([^/]+?)(?:\.lance|/[^/]+\.blob)(?:#\d+)?")
 
 
@@ -155,12 +157,12 @@ def remove_unused_copies(
     Returns:
         The number of data files, the bytes of all files, and one line for each file that could not be removed.
     """
-    num_files, num_bytes, failures = 0, 0, list[str]()
+    num_files, num_bytes, failures, listings = 0, 0, list[str](), _Listings()
     unused = list_unused_copies(main, manifest, of_any_age=of_any_age)
     for record in read_records(main):
         store, names = record.target(main), unused.get(record.key, [])
         copies = {meta.key: meta for meta in _find_files(store, record, names)}
-        staged = _find_staged(store, record)
+        staged = _find_staged(store, record, listings)
         metas = copies | {
             meta.key: meta for meta, new in staged if of_any_age or new in names or _is_stale(meta.modified)
         }
@@ -185,11 +187,12 @@ def remove_copies(main: ObjectStore) -> None:
         CorruptFileError: A record cannot be read.
         StoreError: A copy cannot be removed.
     """
+    listings = _Listings()
     for record in read_records(main):
         try:
             store = record.target(main)
             files = [] if record.base is None else list(_find_files(store, record, record.copies.values()))
-            files += (meta for meta, _ in _find_staged(store, record))
+            files += (meta for meta, _ in _find_staged(store, record, listings))
             if files and record.root != main.root:
                 message = "%s: %d copies of moved files stay in %s, as the table lay at %r when they were made"
                 _logger.warning(message, main.root, len(files), store.root, record.root)
@@ -214,15 +217,23 @@ def _find_files(store: ObjectStore, record: MoveRecord, names: Iterable[str]) ->
             continue
 
 
-def _find_staged(store: ObjectStore, record: MoveRecord) -> Iterator[tuple[ObjectMeta, str]]:
-    """The staging files of copies, as writers that were killed leave them, each with the name of the copy."""
+def _find_staged(store: ObjectStore, record: MoveRecord, listings: _Listings) -> Iterator[tuple[ObjectMeta, str]]:
+    """The staging files of copies, as writers that were killed leave them, each with the name of the copy.
+
+    Args:
+        store: The store of the copies.
+        record: The record of their move.
+        listings: The staging files by base path and prefix, which is listed once for all records; grows.
+    """
     if record.base is None or store.put_is_a_request:
         return  # those in the table's own folder go with its ordinary cleanup; object storage has none
-    copies = set(record.copies.values())
-    for meta in store.list_owned(record.prefix) if copies else ():
-        new = data_file_of(meta.key.removeprefix(record.prefix))
-        if new in copies and "#" in meta.key:
-            yield meta, new
+    place = (record.base, record.prefix)
+    if place not in listings:
+        staged = (meta for meta in store.list_owned(record.prefix) if "#" in meta.key)
+        names = ((meta, data_file_of(meta.key.removeprefix(record.prefix))) for meta in staged)
+        listings[place] = [(meta, name) for meta, name in names if name is not None]
+    copies = set(record.copies.values()) if listings[place] else set[str]()
+    yield from ((meta, name) for meta, name in listings[place] if name in copies)
 
 
 def data_file_of(path: str) -> str | None:

@@ -541,6 +541,19 @@ def reject_removal(path, *_):
     raise PermissionError(errno.EACCES, "Permission denied", path)
 
 
+def test_a_base_path_is_listed_once_for_all_moves(uri, monkeypatch):
+    """Cleanup looks for parts of killed copies, of which a table that moves each day may have the records of years."""
+    create(uri)
+    for age in (390, 290, 190, 90):
+        policy = dataclasses.replace(POLICY, move_older_than=f"{age}d")
+        assert maintenance.maintain(lance_core.dataset(uri), policy).done["files_moved"] == 1
+    assert len(list(Path(uri, "_refs", "moves").iterdir())) == 4
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1)
+    assert sum(str(path).endswith("/cold") for path in listed) == 1
+
+
 class TestDrop:
     def test_copies_go_with_the_table(self, uri):
         table, cold = create(uri), Path(uri).parent / "cold"
