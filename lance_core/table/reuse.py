@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -206,23 +207,68 @@ def _find_origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDet
     return fragment_ids
 
 
-def find_broken_graphs(indices: Sequence[IndexMetadata]) -> set[str]:
+def find_broken_graphs(
+    indices: Sequence[IndexMetadata], schema: Schema, find_fragment: Callable[[int, int], Fragment | None]
+) -> set[str]:
     """The uuids of the segments of HNSW indices which pylance cannot search: recorded moves left out deleted rows.
 
     Their graphs still have these rows, and pylance rejects a graph of which rows have no vectors.
+
+    Args:
+        indices: All indices of a version.
+        schema: Its schema.
+        find_fragment: (version, id) -> the fragment in an earlier version; None if that was cleaned up.
     """
     reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if reuse is None or not can_record_moves([reuse]):
         return set()
     details, broken = _read_details(reuse), set[str]()
     for index in indices:
-        if "HNSW" in index.kind:
-            origins = _find_origins(index, details)
-            later = (each for each in details.inline.versions if each.dataset_version >= index.dataset_version)
-            old = [fragment for version in later for group in version.groups for fragment in group.old_fragments]
-            if any(each.num_deleted_rows and (origins is None or each.id in origins) for each in old):
-                broken.add(str(index.uuid))
+        if "HNSW" not in index.kind:
+            continue
+        origins, graph = _find_origins(index, details), GraphEntries(indices, index.name, schema)
+        if any(
+            origins is None or each.id in origins or graph.may_have(each.id, partial(find_fragment, base))
+            for base, each in _list_old_fragments(details)
+            if each.num_deleted_rows and base >= index.dataset_version
+        ):
+            broken.add(str(index.uuid))
     return broken
+
+
+def _list_old_fragments(
+    details: table_pb2.FragmentReuseIndexDetails,
+) -> Iterator[tuple[int, table_pb2.FragmentReuseIndexDetails.FragmentDigest]]:
+    """The fragments that compactions replaced, each with the version before."""
+    for version in details.inline.versions:
+        yield from ((version.dataset_version, fragment) for group in version.groups for fragment in group.old_fragments)
+
+
+class GraphEntries:
+    """The fragments of which an HNSW index has entries: also of those that it no longer covers, as vectors were set.
+
+    Args:
+        indices: All indices of a version.
+        name: The index.
+        schema: The schema.
+    """
+
+    def __init__(self, indices: Sequence[IndexMetadata], name: str, schema: Schema) -> None:
+        segments = [(index, covered) for index, covered in live_coverage(indices) if index.name == name]
+        self._newest = max(BitMap().union(*(covered for _, covered in segments)), default=-1)
+        self._fields = schema.with_descendants(segments[0][0].fields)
+
+    def may_have(self, fragment_id: int, find_fragment: Callable[[int], Fragment | None]) -> bool:
+        """Whether there may be entries of a fragment: new ones, of which there are none, have higher ids.
+
+        Args:
+            fragment_id: The fragment.
+            find_fragment: Returns it by its id; None if it is no longer known.
+        """
+        if fragment_id <= self._newest:
+            return True
+        fragment = find_fragment(fragment_id)
+        return fragment is None or all(self._fields.isdisjoint(file.fields) for file in fragment.files[:1])
 
 
 def num_reuse_versions(index: IndexMetadata) -> int:

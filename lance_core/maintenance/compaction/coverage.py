@@ -22,7 +22,7 @@ from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import RewriteGroup, UpdateConfig, UpdateMap
-from lance_core.table.reuse import DEFER_KEY, can_record_moves, live_coverage
+from lance_core.table.reuse import DEFER_KEY, GraphEntries, can_record_moves, live_coverage
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
@@ -73,26 +73,24 @@ def split_to_keep_coverage(snapshot: Snapshot, groups: list[list[FragmentFacts]]
     manifest = snapshot.manifest
     if manifest.uses_stable_row_ids:
         return groups
-    if records_moves := can_record_moves(manifest.indices):
-        coverage = [(index.name, covered) for index, covered in live_coverage(manifest.indices) if "HNSW" in index.kind]
+    if can_record_moves(manifest.indices):
+        names = {index.name for index in manifest.indices if "HNSW" in index.kind}
+        graphs = [GraphEntries(manifest.indices, name, manifest.schema) for name in sorted(names)]
+        deleted_from = {fact.fragment_id for group in groups for fact in group if fact.deleted_rows}
+        fixed_ids = {i for i in deleted_from if any(each.may_have(i, manifest.fragments.get) for each in graphs)}
         why = "pylance cannot search a graph of which rows were removed by recorded moves"
     else:  # the reuse index itself covers the fragments to which rows moved
         fixed = [index for index in manifest.indices if _is_fixed(index, manifest)]
-        coverage = [(index.name, index.covered_fragments() or BitMap()) for index in fixed]
+        names = {index.name for index in fixed if not index.is_system}
+        fixed_ids = {i for index in fixed for i in index.covered_fragments() or ()}
         why = "moves of rows cannot be recorded in a fragment reuse index with an external file"
-    covered_ids = BitMap().union(*(covered for _, covered in coverage))
-    allowed = [
-        group
-        for group in groups
-        if not any(fact.fragment_id in covered_ids and (fact.deleted_rows or not records_moves) for fact in group)
-    ]
+    allowed = [group for group in groups if not any(fact.fragment_id in fixed_ids for fact in group)]
     if len(allowed) < len(groups):
-        names = ", ".join(sorted({name for name, _ in coverage if not name.startswith("__lance_")}))
         _logger.warning(
             "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: %s. pylance's "
             "%s updates the indices",
-            snapshot.store.root, len(groups) - len(allowed), names, why,
-            "compact_files" if records_moves else "optimize_indices",
+            snapshot.store.root, len(groups) - len(allowed), ", ".join(sorted(names)), why,
+            "compact_files" if can_record_moves(manifest.indices) else "optimize_indices",
         )  # fmt: skip
     return allowed
 

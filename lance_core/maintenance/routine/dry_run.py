@@ -94,7 +94,11 @@ def _add_refreshed_indices(expected: _Expected, report: MaintenanceReport, apart
     if zone_maps:
         report = report.plus(indices_refreshed=len(zone_maps))
     declared = survey_declared(expected.dataset, plan.policy, base=expected.base)
-    due = find_stale_indices(measure(expected.dataset, plan.policy), plan.policy, declared)
+    health, faults = measure(expected.dataset, plan.policy), {} if plan.health is None else plan.health.faults
+    # What shows old words is lost in the fragments of expected rewrites.
+    kept_faults = faults.keys() - (plan.indices_first if plan.num_tasks else ())
+    health = replace(health, unindexed={**health.unindexed, **dict.fromkeys(kept_faults, 1.0)})
+    due = find_stale_indices(health, plan.policy, declared)
     if due:
         refreshed = count_expected_extensions(expected, dict.fromkeys(due))
         report = report.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)

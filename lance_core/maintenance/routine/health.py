@@ -18,9 +18,9 @@ from typing import Any, Final
 from lance_core.commit.versions import existing_versions
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.routine.policy import MaintenancePolicy
+from lance_core.maintenance.search.facts import find_faults
 from lance_core.maintenance.search.record import read_records
 from lance_core.table.index import SYSTEM_PREFIX
-from lance_core.table.reuse import find_broken_graphs
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.indices import describe_indices
 from lance_core.verbs.scan.read_fragment import count_live_each, with_all_row_counts
@@ -43,7 +43,8 @@ class TableHealth:
         deleted_rows: The number of rows that are deleted and still in the files.
         bytes: The bytes of the data files; None if they are not known, as after a dry run.
         versions: The number of versions of the branch; 0 if they were not counted.
-        unindexed: For each index, the share of the live rows that it does not cover.
+        unindexed: For each index, the share of the live rows that it does not cover; 1 if it has a fault.
+        faults: Why searches by an index fail, or find wrong rows, by its name.
         oldest: The two oldest versions, or as many as there are; none if versions were not counted.
         recall: For each declared index of the version its last measurement; empty if it was never measured.
     """
@@ -56,6 +57,7 @@ class TableHealth:
     bytes: int | None
     versions: int
     unindexed: Mapping[str, float] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
     oldest: Sequence[int] = ()
     mergeable_fragments: int = 0
     recall: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class TableHealth:
         Args:
             policy: The thresholds.
             versions: The number of versions that count; None for all versions.
-            indices: Whether rows that an index does not cover count, if the policy refreshes indices.
+            indices: Whether rows that an index does not cover count, if the policy refreshes indices; its faults do.
         """
         limits: tuple[tuple[str, float, float], ...] = (
             ("small fragments", self.mergeable_fragments, policy.max_small_fragments),
@@ -104,9 +106,12 @@ class TableHealth:
             ("versions", self.versions if versions is None else versions, policy.max_versions),
         )
         problems = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
-        if indices and policy.refresh_indices:
+        if policy.refresh_indices:
+            problems += [f"index {name!r}: {fault}" for name, fault in self.faults.items()]
             problems += [
-                f"index {name!r} misses {share:.1%} of the rows" for name, share in self.unindexed.items() if share
+                f"index {name!r} misses {share:.1%} of the rows"
+                for name, share in self.unindexed.items()
+                if share and indices and name not in self.faults
             ]
         return problems
 
@@ -140,7 +145,8 @@ def measure(
     if versions is None:
         versions = existing_versions(snapshot.store) if count_versions else []
     tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
-    unindexed, records = _measure_indices(dataset, rows), read_records(snapshot.manifest.config)
+    faults, records = find_faults(snapshot) if rows else {}, read_records(snapshot.manifest.config)
+    unindexed = _measure_indices(dataset, rows) | dict.fromkeys(faults, 1.0)
     return TableHealth(
         version=dataset.version,
         fragments=len(fragments),
@@ -152,17 +158,17 @@ def measure(
         versions=len(versions),
         oldest=tuple(versions[:2]),
         unindexed=unindexed,
+        faults=faults,
         recall={name: record.recall or {} for name, record in records.items() if name in unindexed},
     )
 
 
 def _measure_indices(dataset: Handle, rows: int) -> dict[str, float]:
-    """The share of the rows that each index misses, all of one that cannot be searched; without those of the system."""
+    """The share of the rows that each index misses; without those of the system."""
     if not dataset.snapshot.manifest.indices or not rows:
         return {}
-    broken = find_broken_graphs(dataset.snapshot.manifest.indices)
     return {
-        index.name: (rows - index.num_rows_indexed) / rows if broken.isdisjoint(s.uuid for s in index.segments) else 1.0
+        index.name: (rows - index.num_rows_indexed) / rows
         for index in describe_indices(dataset.snapshot)
         if not index.name.startswith(SYSTEM_PREFIX)
     }

@@ -21,7 +21,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
-from lance_core.maintenance.search.cover import find_uncovered_indices, run_extension
+from lance_core.maintenance.search.cover import AGAIN, find_uncovered_indices, relocate_segments, run_extension
 from lance_core.maintenance.search.decide import IndexAction, choose_segments_to_merge
 from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.verbs.context.handle import Handle, Snapshot
@@ -150,9 +150,15 @@ def _extend_indices(
     for name, merge_count in merge_counts.items():
         problem = None
         try:
-            optimize_indices(
-                dataset.snapshot, num_indices_to_merge=merge_count, index_names=[name], properties=properties
-            )
+            by = find_uncovered_indices(dataset.snapshot).get(name)
+            if not relocate_segments(dataset, [name], properties) or name in find_uncovered_indices(dataset.snapshot):
+                optimize_indices(
+                    dataset.snapshot,
+                    num_indices_to_merge=merge_count,
+                    index_names=[name],
+                    retrain=by == AGAIN,
+                    properties=properties,
+                )
         except UnsupportedError as error:
             old_segments = _find_segments(dataset, name)
             reason = _extend_by_pylance(dataset, name, merge_count, child)

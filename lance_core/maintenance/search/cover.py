@@ -4,13 +4,14 @@ own kinds            lance_core adds a segment to each for the rows that it miss
 vectors and text     pylance adds a segment to each, in one version, in a child process; where that fails, each alone
 text, rows set again     built again by pylance: it would find these rows by their old words as well
 graphs (HNSW)            trained again by pylance where it cannot search them, as a compaction has left out some rows
+files in a wrong folder  named by the record, where pylance's compaction of a branch has written them there
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lance_core.errors import CommitConflictError, LanceError, UnsupportedError
@@ -18,10 +19,16 @@ from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
 from lance_core.maintenance.search.decide import PresentIndex, TableFacts
 from lance_core.maintenance.search.declaration import IndexDeclaration
-from lance_core.maintenance.search.facts import find_pylance, read_facts
+from lance_core.maintenance.search.facts import find_lost_segments, find_pylance, read_facts
+from lance_core.store import has_object
+from lance_core.table.operations import CreateIndex
+from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.handle import Handle, Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.indices.optimize import optimize_indices
 
+AGAIN: Final = "lance_core again"
+_OWN_WAYS: Final[Mapping[str, Any]] = {"lance_core": {"num_indices_to_merge": 0}, AGAIN: {"retrain": True}}
 INSTALL: Final = "pylance, which builds and extends it, is not installed: pip install 'lance-dagster[search]'"
 
 
@@ -94,13 +101,17 @@ def extend_indices(
     due, errors = find_uncovered_indices(dataset.snapshot), dict[str, Exception]()
     fragment_ids = frozenset(dataset.snapshot.manifest.fragments.ids)
     work = {name: by for name, by in due.items() if name not in (left_out or {})}
-    own_names = [name for name, by in work.items() if by == "lance_core"]
-    if own_names:
-        try:
-            optimize_indices(dataset.snapshot, num_indices_to_merge=0, index_names=own_names, properties=properties)
-        except (LanceError, OSError) as error:
-            errors |= dict.fromkeys(own_names, error)
-    if len(own_names) < len(work) and find_pylance() is not None:
+    if relocate_segments(dataset, work, properties):
+        work = {name: by for name, by in find_uncovered_indices(dataset.snapshot).items() if name in work}
+    for how, options in _OWN_WAYS.items():
+        names = [name for name, by in work.items() if by == how]
+        if names:
+            try:
+                optimize_indices(dataset.snapshot, index_names=names, properties=properties, **options)
+            except (LanceError, OSError) as error:
+                errors |= dict.fromkeys(names, error)
+            dataset.checkout_latest()
+    if not _OWN_WAYS.keys() >= set(work.values()) and find_pylance() is not None:
         _extend_by_pylance(dataset, work, errors, child)
     dataset.checkout_latest()
     left = [name for name in _find_missing_rows(dataset.snapshot, fragment_ids) if name in due]
@@ -108,6 +119,31 @@ def extend_indices(
         reason = INSTALL if find_pylance() is None else "pylance has not extended it to all rows"
         errors.setdefault(name, UnsupportedError((left_out or {}).get(name, reason)))
     return tuple(name for name in due if name not in left), {name: errors[name] for name in left}
+
+
+def relocate_segments(dataset: Handle, names: Collection[str], properties: Mapping[str, str] | None = None) -> bool:
+    """Correct the records of segments whose files pylance's compaction of a branch has written into its own folder.
+
+    Args:
+        dataset: The table; it moves to the version that is made.
+        names: The indices.
+        properties: Transaction properties of the commit.
+
+    Returns:
+        Whether there were any.
+    """
+    snapshot = dataset.snapshot
+    lost = find_lost_segments(snapshot)
+    relocated = tuple(
+        replace(index, base_id=None)
+        for index in snapshot.manifest.indices
+        if index.name in names
+        and str(index.uuid) in lost
+        and has_object(snapshot.store, f"{INDICES_PREFIX}{index.uuid}/{index.files[0].path}")
+    )
+    if relocated:
+        dataset.move_to(UncommittedFiles(snapshot).commit(CreateIndex(new_indices=relocated), properties=properties))
+    return bool(relocated)
 
 
 def is_lost(error: Exception) -> bool:
@@ -118,8 +154,8 @@ def is_lost(error: Exception) -> bool:
 def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     """The names of the indices that miss rows, each with what covers them; empty if there are zone maps alone.
 
-    That is "lance_core", "segment" for a further segment by pylance, or "rebuild" or, of vectors, "retrain" for a new
-    index by pylance.
+    That is "lance_core", "segment" for a further segment by pylance, or for a new index "lance_core again", or
+    "rebuild" or, of vectors, "retrain" by pylance.
 
     Args:
         snapshot: The version.
@@ -133,18 +169,20 @@ def _find_missing_rows(snapshot: Snapshot, fragment_ids: frozenset[int] | None =
     facts = read_facts(snapshot, ())
     own_names = {index.name for index in snapshot.manifest.indices if is_supported(index, snapshot.manifest.schema)}
     return {
-        name: (index.kind, "lance_core" if name in own_names else _choose_extension(facts, index))
+        name: (index.kind, _choose_extension(facts, index, is_own=name in own_names))
         for name, index in facts.present.items()
         if index.has_old_words
         or facts.missed_by(index) & (facts.fragments.keys() if fragment_ids is None else fragment_ids)
     }
 
 
-def _choose_extension(facts: TableFacts, index: PresentIndex) -> str:
-    """How pylance covers the rows that an index misses."""
-    if index.is_broken:
+def _choose_extension(facts: TableFacts, index: PresentIndex, *, is_own: bool) -> str:
+    """How lance_core or pylance covers the rows that an index misses."""
+    if is_own:
+        return AGAIN if index.fault else "lance_core"
+    if index.fault and index.metric is not None:
         return "retrain"
-    return "rebuild" if facts.find_stale_segments(index) else "segment"
+    return "rebuild" if index.fault or facts.find_stale_segments(index) else "segment"
 
 
 def reject_without_search(dataset: Handle | None, declarations: Sequence[IndexDeclaration] = ()) -> None:

@@ -35,7 +35,6 @@ NEVER_MEASURED: Final = "its recall was never measured"
 _MEASURED_GROWTH: Final = 1.1
 _BLOCKED: Final = ("wait", "install", "reject")
 _GROWTH_OF_MERGES: Final = 2
-_BROKEN: Final = "pylance cannot search it: rows of its graph were left out by a compaction that recorded moves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,7 @@ class PresentSegment:
         version: The version that it was built on.
         created_at_ms: When it was made, in milliseconds since the epoch; None if that is not recorded.
         has_old_words: Whether it has old words of rows that were set again, and that another segment covers as well.
-        is_broken: Whether pylance cannot search it, as its graph has rows that a compaction has left out; it then
-            covers no fragment.
+        fault: Why pylance cannot search it; it then covers no fragment. Empty if it can.
     """
 
     uuid: str
@@ -59,7 +57,7 @@ class PresentSegment:
     version: int = 0
     created_at_ms: int | None = None
     has_old_words: bool = False
-    is_broken: bool = False
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +98,9 @@ class PresentIndex:
         return any(segment.has_old_words for segment in self.segments)
 
     @property
-    def is_broken(self) -> bool:
-        """Whether pylance cannot search it."""
-        return any(segment.is_broken for segment in self.segments)
+    def fault(self) -> str:
+        """Why pylance cannot search it; empty if it can."""
+        return next((segment.fault for segment in self.segments if segment.fault), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,8 +347,8 @@ def _explain_build(case: _Case) -> str | None:
         return "its declaration has changed"
     if not case.has_parameters:
         return "it was built with other parameters than declared"
-    if declaration.needs_pylance and (index.is_broken or not index.rows):
-        return _BROKEN if index.is_broken else "it covers no row"
+    if declaration.needs_pylance and (index.fault or not index.rows):
+        return index.fault or "it covers no row"
     if record is None or not declaration.needs_pylance:
         return None
     if record.failure and record.failure["needs_build"] and _is_current(case, record.failure):

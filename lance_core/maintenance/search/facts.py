@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
@@ -28,6 +28,7 @@ from lance_core.maintenance.search.recall import read_batches
 from lance_core.maintenance.search.record import read_records
 from lance_core.row_addresses import make_row_address
 from lance_core.schema import arrow_type_of
+from lance_core.store import has_object
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import SYSTEM_PREFIX
 from lance_core.table.reuse import find_broken_graphs
@@ -40,6 +41,9 @@ _COUNTS: Final[dict[tuple[str, int, int], int]] = {}
 """Counts of vectors by data files and rows: each tick of a sensor, and each survey of a run, asks for the same ones."""
 
 _MOST_COUNTS: Final = 1000
+_BROKEN_GRAPH: Final = "pylance cannot search it: rows of its graph were left out by a compaction that recorded moves"
+_LOST_FILES: Final = "pylance cannot search it: its files are missing"
+_OLD_WORDS: Final = "pylance finds rows by words that they no longer have"
 
 
 def find_pylance() -> str | None:
@@ -67,9 +71,11 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
         except LanceError:
             continue
         columns[declaration.column] = (node.id, arrow_type_of(node))
-    broken = find_broken_graphs(manifest.indices)
+    history = SegmentHistory(snapshot)
+    broken = find_broken_graphs(manifest.indices, manifest.schema, history.find_fragment)
+    faults = dict.fromkeys(broken, _BROKEN_GRAPH) | dict.fromkeys(find_lost_segments(snapshot), _LOST_FILES)
     present = {
-        index.name: _to_present(index, rows, broken)
+        index.name: _to_present(index, rows, faults)
         for index in (describe_indices(snapshot) if manifest.indices else ())
         if not index.name.startswith(SYSTEM_PREFIX)
     }
@@ -79,11 +85,39 @@ def read_facts(snapshot: Snapshot, declarations: Sequence[IndexDeclaration]) -> 
     migration = find_migration(manifest)
     created = {each.id: oldest for each in uncovered if (oldest := _find_oldest_row(each, migration)) is not None}
     set_again = [oldest for each in uncovered if find_newest_change(each) > (oldest := created.get(each.id, 0)) > 0]
-    history = SegmentHistory(snapshot)
     present = {name: _mark_old_words(snapshot, index, history) for name, index in present.items()}
     if set_again:
         present = {name: _raise_versions(index, min(set_again), history) for name, index in present.items()}
     return replace(facts, present=present, created=created)
+
+
+def find_faults(snapshot: Snapshot) -> dict[str, str]:
+    """Why searches by an index fail, or find wrong rows, by its name; empty if they do not.
+
+    Args:
+        snapshot: The version.
+    """
+    indices = snapshot.manifest.indices
+    if not any(each.base_id is not None or each.kind == "Inverted" or "HNSW" in each.kind for each in indices):
+        return {}
+    present = read_facts(snapshot, ()).present
+    faults = {name: index.fault or _OLD_WORDS * index.has_old_words for name, index in present.items()}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def find_lost_segments(snapshot: Snapshot) -> list[str]:
+    """The uuids of segments whose files are not in the base path that their records name.
+
+    pylance's compaction of a branch or a clone writes such files into the folder of the branch. Segments of the table's
+    own folder are not looked at, as that costs a request for each.
+    """
+    indices = [index for index in snapshot.manifest.indices if index.base_id is not None and index.files]
+    lost = []
+    for index in indices:
+        store, folder = snapshot.indices.folder(index)
+        if not has_object(store, folder + index.files[0].path):
+            lost.append(str(index.uuid))
+    return lost
 
 
 def _mark_old_words(snapshot: Snapshot, index: PresentIndex, history: SegmentHistory) -> PresentIndex:
@@ -180,15 +214,15 @@ def _find_oldest_row(fragment: Fragment, migration: int) -> int | None:
     return None if is_as_written else 0
 
 
-def _to_present(index: IndexDescription, rows: dict[int, int], broken: Container[str]) -> PresentIndex:
+def _to_present(index: IndexDescription, rows: dict[int, int], faults: Mapping[str, str]) -> PresentIndex:
     segments = []
     for segment in index.segments:
-        is_broken = segment.uuid in broken
-        live = frozenset[int]() if is_broken else frozenset(segment.fragment_ids) & rows.keys()
+        fault = faults.get(segment.uuid, "")
+        live = frozenset[int]() if fault else frozenset(segment.fragment_ids) & rows.keys()
         count, version = sum(rows[each] for each in live), segment.dataset_version_at_last_update
         made_ms = None if segment.created_at is None else int(1000 * segment.created_at.timestamp())
         present = PresentSegment(uuid=segment.uuid, fragment_ids=live, rows=count, version=version)
-        segments.append(replace(present, created_at_ms=made_ms, is_broken=is_broken))
+        segments.append(replace(present, created_at_ms=made_ms, fault=fault))
     metric, kind = index.details.get("metric_type"), name_kind(index.index_type)
     return PresentIndex(
         name=index.name,

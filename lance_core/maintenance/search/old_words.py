@@ -138,6 +138,11 @@ class SegmentHistory:
             self._manifests[version] = find_manifest(self._store, version)
         return self._manifests[version]
 
+    def find_fragment(self, version: int, fragment_id: int) -> Fragment | None:
+        """A fragment of a version; None if the version was cleaned up."""
+        manifest = self._find(version)
+        return None if manifest is None else manifest.fragments.get(fragment_id)
+
     def is_made_after(self, segment: PresentSegment, *versions: int, otherwise: bool = False) -> bool:
         """Whether a segment was made after a version: the first of some that still exists.
 

@@ -181,8 +181,6 @@ def _check_pages(reader: DataFileReader) -> Iterator[str]:
 
 
 def _check_index(snapshot: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
-    if index.base_id is not None:
-        return
     problems = list(find_index_file_problems(snapshot, index))
     for path, message in problems:
         yield Problem(version=snapshot.manifest.version, fragment_id=None, path=path, message=message)

@@ -19,7 +19,6 @@ from lance_core.errors import CorruptFileError, IndexNotFoundError, ObjectNotFou
 from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
-from lance_core.table.paths import INDICES_PREFIX
 from lance_core.table.reuse import live_coverage, num_reuse_versions
 from lance_core.verbs.context.handle import Snapshot
 from lance_core.verbs.scan.read_fragment import count_live
@@ -143,12 +142,14 @@ def find_index_file_problems(snapshot: Snapshot, index: IndexMetadata) -> Iterat
 
     Args:
         snapshot: The version.
-        index: A segment of it, whose files are below the table.
+        index: A segment of it.
     """
+    store, folder = snapshot.indices.folder(index)
     for file in index.files:
-        path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
+        key = f"{folder}{file.path}"
+        path = key if index.base_id is None else f"{store.root}/{key}"
         try:
-            size = snapshot.store.head(path).size
+            size = store.head(key).size
         except ObjectNotFoundError:
             yield path, "is missing"
         else:
@@ -166,8 +167,7 @@ def reject_damaged_files(snapshot: Snapshot, name: str) -> None:
     Raises:
         CorruptFileError: A file is missing, or has another size.
     """
-    segments = [index for index in snapshot.manifest.indices if index.name == name and index.base_id is None]
-    for index in segments:
+    for index in (each for each in snapshot.manifest.indices if each.name == name):
         for path, problem in find_index_file_problems(snapshot, index):
             raise CorruptFileError(f"{path} {problem}")
 

@@ -9,6 +9,7 @@ import pytest
 
 import lance_core
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
+from lance_core.table.reuse import DEFER_KEY
 
 pytestmark = pytest.mark.usefixtures("local_children")
 
@@ -85,6 +86,23 @@ def test_rows_are_covered_where_a_graph_is_broken(tmp_path, policy):
     assert cover_rows(table).covered == ("v_idx",)
     check(table)
     assert cover_rows(table).covered == ()
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("lance", [lance_core, pylance])
+@pytest.mark.parametrize("changed", [200, 500])
+def test_graphs_have_entries_of_fragments_whose_vectors_were_set_again(tmp_path, changed, lance):
+    """The index covers such a fragment no more, be it the last one; its graph has the entries of all its rows."""
+    policy = MaintenancePolicy(indices={"v": {"kind": "IVF_HNSW_SQ", "num_partitions": 2}, **WORDS})
+    table = write(tmp_path / "t.lance")
+    maintain(table, MaintenancePolicy(indices=policy.indices, target_rows_per_fragment=100))
+    table.update_config({DEFER_KEY: "true"})
+    vectors = pa.FixedSizeListArray.from_arrays(VECTORS[changed : changed + 1].ravel(), 16)
+    table.write_columns(pa.table({"id": [changed], "v": vectors}), "id", missing="keep")
+    table.delete(f"id > {changed} AND id < {changed + 40}")
+    lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=100)
+    cover_rows(table)
+    check(table)
 
 
 @pytest.mark.variants(1)

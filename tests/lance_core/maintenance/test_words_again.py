@@ -5,6 +5,7 @@ import pytest
 
 import lance_core
 from lance_core.maintenance import MaintenancePolicy, cover_rows, describe_index_health, maintain
+from lance_core.maintenance.routine.health import measure
 from lance_core.maintenance.search import old_words
 
 pytestmark = pytest.mark.usefixtures("local_children")
@@ -50,6 +51,28 @@ def test_stop_words_are_those_of_the_index(tmp_path, is_declared, change, stop_w
     assert {str(index["params"]["custom_stop_words"]) for index in indices} == {str(stop_words)}
     expected = 0 if stop_words else table.count_rows()
     assert (count_hits(table, "kilo"), count_hits(table, "word299")) == (expected, 1)
+
+
+@pytest.mark.parametrize("merged", [{"num_indices_to_merge": 0}, {}])
+@pytest.mark.parametrize("change", ["update", "merge_insert"])
+def test_words_of_an_index_that_nobody_declares_are_those_of_the_rows(tmp_path, change, merged):
+    """pylance's optimize_indices keeps old words; a merge_insert of other columns moves the rows as well."""
+    table = lance_core.write_dataset({**rows(0, 300), "x": [0] * 300}, tmp_path / "t.lance", enable_stable_row_ids=True)
+    pylance.dataset(table.uri).create_scalar_index("t", "INVERTED")
+    table.checkout_latest()
+    if change == "update":
+        set_words_again(table)
+    else:
+        table.merge_insert("id").when_matched_update_all().execute({"id": [5], "x": [1]})
+    pylance.dataset(table.uri).optimize.optimize_indices(**merged)
+    table.checkout_latest()
+    policy = MaintenancePolicy()
+    problems = measure(table, policy).problems(policy, indices=False)
+    assert problems == ["index 't_idx': pylance finds rows by words that they no longer have"]
+    dry, report = maintain(table, policy, dry_run=True), maintain(table, policy)
+    assert dry.done["indices_refreshed"] == report.done["indices_refreshed"] == 1
+    assert count_hits(table, "word5") == (change != "update")
+    assert (maintain(table, policy).outcome, cover_rows(table).covered) == ("healthy", ())
 
 
 def test_declared_stop_words_stay(tmp_path):
