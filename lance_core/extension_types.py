@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -156,12 +156,26 @@ def to_polars(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     )
 
 
-def has_nul_name(fields: Iterable[tuple[str, Any]]) -> bool:
-    """Whether a name at any level of polars' fields has a NUL; the conversion to Arrow would end the process."""
+def why_not_arrow(columns: Collection[tuple[str, Any]]) -> str | None:
+    """Why polars' columns cannot become Arrow's; None if they can.
+
+    Python objects would become their addresses in memory, and a NUL in a name would end the process.
+    """
+    names = [name for name, _ in columns]
+    objects = [name for name, kind in columns if str(kind) == "Object"]
+    if objects:
+        return f"columns {objects} are Python objects of polars: convert them to a type that Arrow has"
+    if _has_nul_name(columns):
+        return f"a name of the columns {names}, or of their fields, has a NUL; rename it"
+    return None
+
+
+def _has_nul_name(fields: Iterable[tuple[str, Any]]) -> bool:
+    """Whether a name at any level of polars' fields has a NUL."""
     for name, kind in fields:
         inner = [(field.name, field.dtype) for field in getattr(kind, "fields", ())]
         items = getattr(kind, "inner", None)
-        if "\0" in name or has_nul_name(inner if items is None else [("", items)]):
+        if "\0" in name or _has_nul_name(inner if items is None else [("", items)]):
             return True
     return False
 

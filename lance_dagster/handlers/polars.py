@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from lance_core.extension_types import has_nul_name, to_polars
+from lance_core.extension_types import to_polars, why_not_arrow
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.pyarrow import ArrowHandler
 
@@ -45,8 +45,9 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     """The frame as an Arrow table without string views, which Lance does not store."""
     import polars as pl
 
-    if has_nul_name(frame.schema.items()):
-        raise SchemaError(f"a name of the columns {frame.columns}, or of their fields, has a NUL; rename it")
+    reason = why_not_arrow(frame.schema.items())
+    if reason is not None:
+        raise SchemaError(reason)
     try:
         return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     except pa.ArrowInvalid as error:  # a type is nested deeper than Arrow's C interface allows

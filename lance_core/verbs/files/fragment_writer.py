@@ -27,7 +27,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
-from lance_core.extension_types import has_extensions, has_nul_name
+from lance_core.extension_types import has_extensions
 from lance_core.file.container import WrittenFile
 from lance_core.file.metadata import DEFAULT_VERSION, FileVersion
 from lance_core.file.write_plan import write_plan
@@ -51,7 +51,7 @@ from lance_core.verbs.files.conform import (
 )
 from lance_core.verbs.files.null_rows import check_lacking_columns
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame
+from lance_core.verbs.files.python_rows import check_polars, table_of_columns, table_of_dicts, table_of_frame
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
@@ -430,10 +430,8 @@ def _to_batches(data: ReaderLike, schema: pa.Schema | None) -> tuple[pa.Schema, 
 
 
 def _open_stream(data: Any) -> pa.RecordBatchReader:
-    kind = type(data)
-    is_polars = (kind.__module__.split(".")[0], kind.__name__) == ("polars", "DataFrame")
-    if is_polars and has_nul_name(data.schema.items()):
-        raise SchemaError(f"a name of the columns {data.columns}, or of their fields, has a NUL; rename it")
+    if type(data).__module__.split(".")[0] == "polars":
+        check_polars(data)
     try:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows

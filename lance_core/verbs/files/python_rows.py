@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
+from lance_core.extension_types import why_not_arrow
 
 
 def table_of_columns(columns: Mapping[Any, Any], schema: pa.Schema | None = None) -> pa.Table:
@@ -84,6 +85,17 @@ def table_of_frame(frame: Any, schema: pa.Schema | None = None, *, with_index: b
         raise UnsupportedError(f"a frame of pandas: {_format_message(error)}") from error
     except (ValueError, TypeError, OverflowError, KeyError) as error:
         raise SchemaError(f"a frame of pandas: {_format_message(error)}") from error
+
+
+def check_polars(data: Any) -> None:
+    """Reject frames and series of polars that Arrow cannot take.
+
+    Raises:
+        SchemaError: The values or the name of a column are the reason.
+    """
+    reason = why_not_arrow(data.schema.items() if hasattr(data, "schema") else [(data.name, data.dtype)])
+    if reason is not None:
+        raise SchemaError(reason)
 
 
 def _build_array(name: str | bytes, values: Any, kind: pa.DataType | None) -> pa.Array | pa.ChunkedArray:

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import SchemaError
 from tests.interop.pairs import Pair
 
 pd = pytest.importorskip("pandas", reason="an extra")
@@ -54,3 +55,24 @@ def test_verbs(tmp_path, name, verb):
     ours, reference = (lance.dataset(uri).to_table().sort_by("a") for uri in pair.uris.values())
     assert ours.equals(reference)
     assert ours.schema.equals(reference.schema)
+
+
+def test_objects_of_polars_are_rejected(tmp_path):
+    """Polars gives Arrow their addresses in memory, which pylance stores; its own writers of files reject them."""
+    pl = pytest.importorskip("polars", reason="an extra")
+    objects = pl.DataFrame({"a": [1, 2], "o": pl.Series(["one", {"two": 2}], dtype=pl.Object)})
+    with pytest.raises(SchemaError, match=r"\['o'\] are Python objects"):
+        lance_core.write_dataset(objects, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    table = lance_core.write_dataset(pa.table({"a": [1], "o": pa.array([b"12345678"], pa.binary(8))}), tmp_path / "t")
+    calls = (
+        lambda: table.insert(objects),
+        lambda: lance_core.write_fragments(objects, table),
+        lambda: table.merge_insert("a").when_matched_update_all().execute(objects),
+        lambda: table.merge(objects.rename({"o": "new"}), "a"),
+        lambda: table.get_fragments()[0].update_columns(objects, left_on="a"),
+    )
+    for call in calls:
+        with pytest.raises(SchemaError, match="are Python objects"):
+            call()
+    assert table.latest_version == 1

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import SchemaError
+from lance_core.errors import DatasetNotFoundError, SchemaError
 
 WIDE = 2**60 + 1
 FRAME = pd.DataFrame(
@@ -223,3 +223,19 @@ class TestEnumsOfPolars:
         columns = pa.schema([("size", pa.int32())])
         table.compute_columns(lengths, inputs=["e"], columns=columns, name="size", code_version="1")
         assert table.to_table()["size"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("metadata", [{}, {"lance/write_mode": "merge", "lance/merge_on": "a"}])
+def test_objects_of_polars_are_rejected(lake, lazy, metadata):
+    """Polars would give Arrow their addresses in memory."""
+    frame = pl.DataFrame({"a": [1], "o": pl.Series([{"two": 2}], dtype=pl.Object)})
+
+    @dg.asset(metadata=metadata)
+    def rows() -> pl.LazyFrame if lazy else pl.DataFrame:
+        return frame.lazy() if lazy else frame
+
+    with pytest.raises(SchemaError, match="are Python objects of polars"):
+        lake.run(rows)
+    with pytest.raises(DatasetNotFoundError):
+        lake.table("rows")

@@ -31,6 +31,7 @@ from lance_core.extension_types import to_polars
 from lance_core.threads import ThreadPool
 from lance_core.verbs.columns.batch_udf import as_batch
 from lance_core.verbs.columns.compute.conform import conform_values
+from lance_core.verbs.files.python_rows import check_polars
 
 _MOST_ERROR: Final = 2000
 """Characters of an error that are kept."""
@@ -301,6 +302,7 @@ def _check_result(result: Any, num_rows: int, columns: pa.Schema) -> pa.RecordBa
     """
     library = type(result).__module__.split(".")[0]
     if library == "polars":
+        check_polars(result)
         result = result.to_arrow()
     elif library == "pandas" and type(result).__name__ == "Series":
         result = pa.array(result, from_pandas=True)

@@ -130,6 +130,14 @@ class TestFunctions:
             assert table.compute_columns(function, **{**SIZE, "code_version": str(code)}).rows_computed == 100
             assert table.to_table()["size"].to_pylist() == [i % 7 for i in range(100)]
 
+    def test_objects_of_polars_are_rejected(self, table):
+        def with_objects(frame: "pl.DataFrame"):  # noqa: F821 - read as text
+            return frame.select(frame["text"].map_elements(lambda _: object()).alias("size"))
+
+        columns = pa.schema({"size": pa.binary(8)})
+        with pytest.raises(SchemaError, match="Python objects"):
+            table.compute_columns(with_objects, **{**SIZE, "columns": columns})
+
     @pytest.mark.parametrize("processes", [0, 1])
     def test_a_parameter_annotated_as_a_series(self, table, processes):
         def with_series(texts: "pd.Series"):  # noqa: F821 - read as text
