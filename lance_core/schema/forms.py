@@ -111,17 +111,26 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
     """The Lance schema of an Arrow schema, with field ids from `first_id` on.
 
     Raises:
-        SchemaError: Two columns have the same name, a name or a key of metadata is not UTF-8, or a column cannot be
-            part of the primary key.
+        SchemaError: Two columns, or two fields of a struct, have the same name, a name or a key of metadata is not
+            UTF-8, or a column cannot be part of the primary key.
         UnsupportedError: A type cannot be stored; the message names the column.
     """
     check_names(schema)
-    for name, count in Counter(schema.names).items():
-        if count > 1:
-            raise SchemaError(f"column name {name!r} occurs twice")
+    reject_repeated(schema.names, "column name")
     fields = tuple(field_from_arrow(f) for f in schema)
     check_primary_key(fields)
     return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids(first_id)
+
+
+def reject_repeated(names: Iterable[str], what: str) -> None:
+    """Check that all names differ.
+
+    Raises:
+        SchemaError: A name occurs twice; the message begins with `what`.
+    """
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SchemaError(f"{what} {name!r} occurs twice: rename one of the two")
 
 
 def check_depth(field: pa.Field) -> None:
@@ -190,6 +199,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     """The Lance field, without ids, of an Arrow field.
 
     Raises:
+        SchemaError: Two fields of a struct have the same name.
         UnsupportedError: The type cannot be stored.
     """
     if not path:
@@ -203,6 +213,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
         metadata |= _decode_keys(dict(exported_metadata(pa.field("", kind))))
         kind = kind.storage_type
     logical_type, child_fields, encoding = _describe(kind, path)
+    reject_repeated((child.name for child in child_fields), f"column {path!r}: field name")
     return Field(
         name=field.name,
         logical_type=logical_type,

@@ -113,3 +113,35 @@ def test_names_with_dots_regardless_of_case() -> None:
         assert found is not None
         assert found == schema.field(exact)
     assert schema.field_case_insensitive("s.t.u") is None
+
+
+TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+KEYS_AND_VALUES = pa.map_(pa.field("x", pa.int64(), nullable=False), pa.field("x", pa.int64()))
+IN_COLUMNS = {
+    "struct": TWICE,
+    "struct in a struct": pa.StructArray.from_arrays([TWICE], ["inner"]),
+    "struct in a list": pa.ListArray.from_arrays([0, 1], TWICE),
+    "struct in a map": pa.MapArray.from_arrays([0, 1], ["k"], TWICE),
+    "entries of a map": pa.array([[(1, 2)]], KEYS_AND_VALUES),
+    "extension type": pa.ExtensionArray.from_storage(pa.opaque(TWICE.type, "type", "vendor"), TWICE),
+}
+
+
+@pytest.mark.parametrize("kind", IN_COLUMNS)
+def test_fields_of_one_name_are_rejected(tmp_path: Path, kind: str) -> None:
+    rows = pa.table({"id": [1], "a": IN_COLUMNS[kind]})
+    lance.write_dataset(rows, tmp_path / "theirs", data_storage_version="2.2")
+    with pytest.raises(ValueError, match="planning"):  # pylance writes such a table, and cannot read it
+        lance.dataset(tmp_path / "theirs").to_table()
+    with pytest.raises(SchemaError, match=r"column 'a.*field name 'x' occurs twice: rename"):
+        lance_core.write_dataset(rows, tmp_path / "t", data_storage_version="2.2")
+    assert not (tmp_path / "t").exists()
+    made = lance_core.write_dataset(pa.table({"id": [1]}), tmp_path / "t", data_storage_version="2.2")
+    for call in (
+        lambda: made.add_columns(pa.field("a", rows.schema.field("a").type)),
+        lambda: made.merge(rows, "id"),
+        lambda: lance_core.write_dataset(rows, made, mode="overwrite"),
+    ):
+        with pytest.raises(SchemaError, match="occurs twice"):
+            call()
+    assert made.latest_version == 1

@@ -9,7 +9,6 @@ written again, so that the new file has as many rows as the fragment's other fil
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
@@ -26,6 +25,7 @@ from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.extension_types import empty_table
 from lance_core.row_addresses import bitmap_of, fragment_ids_of, offsets_of, row_offsets
 from lance_core.schema import Schema, check_names, schema_from_bytes, schema_to_bytes, typed_schema
+from lance_core.schema.forms import reject_repeated
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.columns.add import with_new_columns
@@ -287,9 +287,7 @@ def resolve_columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tupl
 
 def _check_names(schema: pa.Schema) -> None:
     check_names(schema)
-    for name, count in Counter(schema.names).items():
-        if count > 1:
-            raise SchemaError(f"column name {name!r} occurs twice")
+    reject_repeated(schema.names, "column name")
 
 
 def _find_scope(snapshot: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
