@@ -199,7 +199,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     """The Lance field, without ids, of an Arrow field.
 
     Raises:
-        SchemaError: Two fields of a struct have the same name.
+        SchemaError: Two fields of a struct have the same name, or a map is declared to have sorted keys.
         UnsupportedError: The type cannot be stored.
     """
     if not path:
@@ -273,6 +273,7 @@ _NESTED: Final[dict[str, Callable[[list[pa.Field]], pa.DataType]]] = {
 def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
     """Logical type, child fields and 0.1 encoding of an Arrow type."""
     types = pa.types
+    _check_parameters(kind, path)
     if types.is_struct(kind):
         return "struct", list(kind), 0
     if types.is_list(kind) or types.is_large_list(kind):
@@ -285,6 +286,20 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
     if types.is_fixed_size_list(kind) and types.is_struct(kind.value_type) and kind.list_size:
         return f"fixed_size_list:struct:{kind.list_size}", [kind.value_field], _PLAIN
     return _logical_type(kind, path), [], _find_encoding(kind)
+
+
+def _check_parameters(kind: pa.DataType, path: str) -> None:
+    """Reject parameters of a type that would be lost."""
+    if pa.types.is_map(kind) and kind.keys_sorted:
+        raise SchemaError(
+            f"column {path!r}: Lance has no maps whose keys are declared as sorted (keys_sorted); cast it to "
+            f"pyarrow.map_({kind.key_type}, {kind.item_type})"
+        )
+    if pa.types.is_fixed_size_list(kind) and not pa.types.is_struct(kind.value_type) and has_extensions(kind):
+        raise SchemaError(
+            f"column {path!r}: lists of fixed size hold no extension type, as {kind.value_type}; cast it to a list of "
+            "any length, or to a list of their storage"
+        )
 
 
 def _logical_type(kind: pa.DataType, path: str) -> str:
@@ -303,7 +318,7 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
     if types.is_fixed_size_binary(kind):
         return f"fixed_size_binary:{kind.byte_width}"
     if types.is_fixed_size_list(kind) and kind.list_size:
-        return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
+        return f"fixed_size_list:{_logical_type(kind.value_type, path)}:{kind.list_size}"
     if types.is_dictionary(kind):
         value, index = _logical_type(kind.value_type, path), _logical_type(kind.index_type, path)
         # A colon in the value type would make the parts of the name ambiguous.
