@@ -185,7 +185,7 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, i
             f"Append with different schema: `{path}` should have type {field_to_arrow(dataset).type} "
             f"but type was {field_to_arrow(data).type}"
         )
-    _check_extension(dataset, data, path)
+    check_extension(dataset, data, path)
     if not dataset.children:
         return dataset
     if dataset.logical_type != "struct" or is_entries:
@@ -217,7 +217,7 @@ def _fit_field(dataset: Field, data: Field, path: str, lenience: _Lenience, *, i
     return replace(dataset, children=tuple(children))
 
 
-def _check_extension(dataset: Field, data: Field, path: str) -> None:
+def check_extension(dataset: Field, data: Field, path: str) -> None:
     """Reject values of another extension type, or of other parameters: the same storage would mean other values.
 
     Storage without an extension type is taken: Spark, among others, has none.

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import SchemaError
+from lance_core.errors import LanceError, SchemaError
 
 pd = pytest.importorskip("pandas", reason="an extra")
 
@@ -99,6 +99,8 @@ def test_columns_are_not_written_with_another_type(tmp_path, case):
     dataset = lance_core.write_dataset(first, tmp_path / "t")
     with pytest.raises(SchemaError, match="convert the values"):
         dataset.write_columns(second, on="k")
+    with pytest.raises(LanceError, match=r"convert the values|a key of type (struct|list)"):
+        dataset.write_columns(second, on="p")
     with pytest.raises(SchemaError, match="cast"):
         dataset.alter_columns({"path": "p", "data_type": OTHERS[case][1].type})
     assert dataset.version == dataset.latest_version == 1

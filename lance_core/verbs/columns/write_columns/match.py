@@ -11,13 +11,15 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
+from lance_core.extension_types import has_extensions
 from lance_core.file.pool import in_order
 from lance_core.row_addresses import bitmap_of, make_row_addresses, offsets_of
-from lance_core.schema import Schema, schema_to_arrow
+from lance_core.schema import Schema, field_from_arrow, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.handle import Snapshot
+from lance_core.verbs.files.conform import check_extension
 from lance_core.verbs.rows.removal import live_rows
 from lance_core.verbs.rows.source_rows import KeyIndex
 from lance_core.verbs.scan.projection import ROW_ADDRESS, ROW_ID
@@ -127,6 +129,9 @@ def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
         unknown = [name for name in on if name not in schema.names]
         if unknown:
             raise SchemaError(f"the table has no key column {unknown[0]!r}; it has {schema.names}")
+        for name in on:
+            if has_extensions(data.schema.field(name).type):
+                check_extension(schema.column(name), field_from_arrow(data.schema.field(name)), name)
         kinds = schema_to_arrow(schema.project(list(on)))
     columns = []
     for field in kinds:
