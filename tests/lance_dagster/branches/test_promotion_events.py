@@ -136,7 +136,7 @@ def test_events_of_several_runs_have_the_numbers_of_the_commit(lake):
 @pytest.mark.parametrize("library", [lance_core, lance])
 @pytest.mark.parametrize("change", ["insert", "delete", "update"])
 def test_partitions_that_others_changed_on_the_branch_have_events(lake, library, change):
-    """Of a fragment with rows of three partitions, one is changed; until the undo, which tells the same partitions."""
+    """Of a fragment with rows of three partitions one is changed; its undo has events of the same partitions."""
     parts = dg.StaticPartitionsDefinition(["x", "y", "z"])
 
     @dg.asset(metadata={"partition_expr": "part"}, partitions_def=parts)
