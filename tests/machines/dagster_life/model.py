@@ -326,7 +326,7 @@ class Model:
         )
         # A write of no rows may have been promoted without a version.
         discarded = [commit for commit in self.discarded[run.branch] if commit.added or commit.removed]
-        lost = {commit.asset for commit in discarded} - set(run.steps)
+        lost = {commit.asset for commit in discarded if commit.asset} - set(run.steps)  # an undo has no asset
         return "lost" if is_sure and lost and not run.is_audited else "any"  # an audited job fails before it publishes
 
     def is_alone(self, write: Write) -> bool:
