@@ -689,3 +689,18 @@ def test_an_idempotency_key(tmp_path):
             idempotency_key=("a", "b"),
             write_attempt=lance_core.WriteAttempt(token=("a", "b")),
         )
+
+
+@pytest.mark.parametrize("kind", ["json", "uuid"])
+def test_keys_of_extension_types(tmp_path, kind):
+    texts = {"json": ['{"a":1}', '{"b":2}', '{"c":3}'], "uuid": [b"a" * 16, b"b" * 16, b"c" * 16]}[kind]
+    of_type = pa.json_() if kind == "json" else pa.uuid()
+    keys = pa.ExtensionArray.from_storage(of_type, pa.array(texts, of_type.storage_type))
+    table = lance_core.write_dataset(pa.table({"key": keys, "x": [1, 2, 3]}), tmp_path / "t.lance")
+    table.write_columns(pa.table({"key": keys.take(pa.array([2, 0, 1])), "x": [9, 8, 7]}), "key")
+    table.checkout_latest()
+    assert table.to_table()["x"].to_pylist() == lance.dataset(table.uri).to_table()["x"].to_pylist() == [8, 7, 9]
+    unknown = pa.array(['{"d":4}' if kind == "json" else b"d" * 16], of_type.storage_type)
+    data = pa.table({"key": pa.ExtensionArray.from_storage(of_type, unknown), "x": [7]})
+    with pytest.raises(InvalidInputError, match="1 of 1 rows of the data are not among"):
+        table.write_columns(data, "key")

@@ -11,10 +11,11 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
-from lance_core.extension_types import has_extensions
+from lance_core.extension_types import has_extensions, is_json_type
 from lance_core.file.pool import in_order
 from lance_core.row_addresses import bitmap_of, make_row_addresses, offsets_of
 from lance_core.schema import Schema, field_from_arrow, schema_to_arrow
+from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import decode_row_ids_of
 from lance_core.verbs.columns.write_columns.tasks import ColumnTask
@@ -133,16 +134,19 @@ def _fit_keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
             if has_extensions(data.schema.field(name).type):
                 check_extension(schema.column(name), field_from_arrow(data.schema.field(name)), name)
         kinds = schema_to_arrow(schema.project(list(on)))
-    columns = []
-    for field in kinds:
-        column = data.column(field.name)
-        try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        except pa.ArrowException as error:
-            raise SchemaError(
-                f"the key column {field.name!r} is {column.type} in the data and {field.type} in the table: {error}"
-            ) from error
+    columns = [_fit_key(data.column(field.name), field) for field in kinds]
     return pa.table(columns, names=kinds.names).select(list(on))
+
+
+def _fit_key(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if is_json_type(column.type):
+        return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in column.chunks], field.type)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"the key column {field.name!r} is {column.type} in the data and {field.type} in the table: {error}"
+        ) from error
 
 
 def _look_up(snapshot: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
