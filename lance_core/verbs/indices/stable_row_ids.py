@@ -21,6 +21,7 @@ from lance_core.commit.loop import commit
 from lance_core.commit.records import Commit
 from lance_core.commit.versions import reload_latest
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.index.kinds.registry import is_supported
 from lance_core.retry import RETRY_TIMEOUT, retrying
 from lance_core.row_addresses import make_row_address, make_row_addresses
 from lance_core.table.fragment import Fragment
@@ -98,8 +99,13 @@ def _migrate(base: Snapshot, properties: Mapping[str, str] | None) -> Manifest:
             "could not be promoted to a main without stable row ids: promote or discard it, migrate main, and fork it "
             "again"
         )
-    if find_followers(manifest):
-        manifest = optimize_indices(base, conflict_retries=0, properties=properties)
+    followers = find_followers(manifest)
+    own_names = {i.name for i in manifest.indices if i.name in followers and is_supported(i, manifest.schema)}
+    if own_names:  # all segments of these, as the older ones can be those with old addresses
+        count = len(manifest.indices)
+        manifest = optimize_indices(
+            base, num_indices_to_merge=count, index_names=sorted(own_names), conflict_retries=0, properties=properties
+        )
         base = base.with_manifest(manifest)
     if others := find_followers(manifest):
         raise UnsupportedError(

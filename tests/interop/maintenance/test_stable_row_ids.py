@@ -390,6 +390,21 @@ class TestFragmentReuse:
             for reader in (lance, lance_core):
                 assert sorted_rows(reader.dataset(place).to_table(filter=condition)) == sorted_rows(plain)
 
+    @BOTH
+    @pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
+    def test_older_segments_are_rebuilt(self, tmp_path, kind, library):
+        place = str(tmp_path / "t.lance")
+        for start in (0, 100):
+            lance.write_dataset(rows(start, start + 100), place, mode="append")
+        lance.dataset(place).create_scalar_index("id", kind)
+        lance.dataset(place).optimize.compact_files(defer_index_remap=True)
+        for start in (200, 300):
+            lance.dataset(place).insert(rows(start, start + 10))
+            library.dataset(place).optimize.optimize_indices(num_indices_to_merge=0)
+        lance_core.dataset(place).migrate_to_stable_row_ids()
+        for reader in (lance, lance_core):
+            assert reader.dataset(place).count_rows("id >= 90 and id < 305") == 125
+
     def test_index_of_another_library(self, tmp_path):
         place = str(tmp_path / "t.lance")
         for start in (0, 100):
