@@ -156,10 +156,13 @@ def to_polars(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     )
 
 
-def why_not_arrow(columns: Collection[tuple[str, Any]]) -> str | None:
+def explain_polars_rejection(columns: Collection[tuple[str, Any]]) -> str | None:
     """Why polars' columns cannot become Arrow's; None if they can.
 
     Python objects would become their addresses in memory, and a NUL in a name would end the process.
+
+    Args:
+        columns: The name and the polars type of each column.
     """
     names = [name for name, _ in columns]
     objects = [name for name, kind in columns if str(kind) == "Object"]

@@ -31,7 +31,8 @@ def find_changed_partitions(
         before: The table at a version.
         after: The table at the next version, which is no overwrite.
     """
-    keys = [] if ref.partitions_def is None else _list_keys(instance, ref.partitions_def)
+    partitions = ref.partitions_def
+    keys = [] if partitions is None else list(partitions.get_partition_keys(dynamic_partitions_store=instance))
     if not keys or TABLE_KEY in (ref.metadata or {}):
         return []
     try:
@@ -57,7 +58,3 @@ def find_changed_partitions(
         differs = ~np.isin(mine, other) | np.isin(fragment_ids_of(mine), rewritten)
         changed |= set(numbers[differs].tolist())
     return sorted(slices.names[number] for number in changed if number >= 0)
-
-
-def _list_keys(instance: dg.DagsterInstance, partitions: dg.PartitionsDefinition[str]) -> list[str]:
-    return list(partitions.get_partition_keys(dynamic_partitions_store=instance))

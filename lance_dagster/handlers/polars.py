@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from lance_core.extension_types import to_polars, why_not_arrow
+from lance_core.extension_types import explain_polars_rejection, to_polars
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.pyarrow import ArrowHandler
 
@@ -45,7 +45,7 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     """The frame as an Arrow table without string views, which Lance does not store."""
     import polars as pl
 
-    reason = why_not_arrow(frame.schema.items())
+    reason = explain_polars_rejection(frame.schema.items())
     if reason is not None:
         raise SchemaError(reason)
     try:

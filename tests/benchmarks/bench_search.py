@@ -66,6 +66,7 @@ def request(uri: str, column: str, **more: Any) -> dict[str, Any]:
         "name": f"{column}_idx",
         "uuid": str(uuid.uuid4()),
         "fragment_ids": [fragment.fragment_id for fragment in table.get_fragments()],
+        "is_further": False,
         **more,
     }
 
@@ -86,7 +87,8 @@ def compare_extensions(source: str, folder: Path) -> None:
                 job = lambda scratch=scratch, names=names: extend(request(scratch, "vector", **names))  # noqa: E731
             else:
                 newest = [table.get_fragments()[-1].fragment_id]
-                job = lambda scratch=scratch, newest=newest: build(request(scratch, "text", fragment_ids=newest))  # noqa: E731
+                options = {"fragment_ids": newest, "is_further": True}
+                job = lambda scratch=scratch, options=options: build(request(scratch, "text", **options))  # noqa: E731
             seconds.append(measure(job))
         share = min(seconds) / whole
         print(

@@ -167,9 +167,9 @@ class BitmapIndex:
         parts: list[RowSet] = []
         for value in test.values.unique():
             is_nan = pa.types.is_floating(value.type) and np.isnan(value.as_py())
-            matches = pc.is_nan(self.keys).to_pylist() if is_nan else [key.equals(value) for key in self.keys]
-            chosen = np.flatnonzero(matches)
-            parts.append(unite(self.sets(chosen)) if len(chosen) else {})
+            are_equal = pc.is_nan(self.keys).to_pylist() if is_nan else [key.equals(value) for key in self.keys]
+            key_numbers = np.flatnonzero(are_equal)
+            parts.append(unite(self.sets(key_numbers)) if len(key_numbers) else {})
         if not test.needs_all:
             return unite(parts)
         common_rows = parts[0]

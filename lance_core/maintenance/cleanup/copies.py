@@ -227,13 +227,13 @@ def _find_staged(store: ObjectStore, record: MoveRecord, listings: _Listings) ->
     """
     if record.base is None or store.put_is_a_request:
         return  # those in the table's own folder go with its ordinary cleanup; object storage has none
-    place = (record.base, record.prefix)
-    if place not in listings:
+    base_and_prefix = (record.base, record.prefix)
+    if base_and_prefix not in listings:
         staged = (meta for meta in store.list_owned(record.prefix) if "#" in meta.key)
         names = ((meta, data_file_of(meta.key.removeprefix(record.prefix))) for meta in staged)
-        listings[place] = [(meta, name) for meta, name in names if name is not None]
-    copies = set(record.copies.values()) if listings[place] else set[str]()
-    yield from ((meta, name) for meta, name in listings[place] if name in copies)
+        listings[base_and_prefix] = [(meta, name) for meta, name in names if name is not None]
+    copies = set(record.copies.values()) if listings[base_and_prefix] else set[str]()
+    yield from ((meta, name) for meta, name in listings[base_and_prefix] if name in copies)
 
 
 def data_file_of(path: str) -> str | None:

@@ -21,7 +21,7 @@ from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.routine.policy import MaintenancePolicy
 from lance_core.maintenance.search.child import ChildFailedError, ChildProcess
-from lance_core.maintenance.search.cover import AGAIN, find_uncovered_indices, relocate_segments, run_extension
+from lance_core.maintenance.search.cover import OWN_REBUILD, find_uncovered_indices, relocate_segments, run_extension
 from lance_core.maintenance.search.decide import IndexAction, choose_segments_to_merge
 from lance_core.maintenance.search.facts import find_pylance, read_facts
 from lance_core.verbs.context.handle import Handle, Snapshot
@@ -156,7 +156,7 @@ def _extend_indices(
                     dataset.snapshot,
                     num_indices_to_merge=merge_count,
                     index_names=[name],
-                    retrain=by == AGAIN,
+                    retrain=by == OWN_REBUILD,
                     properties=properties,
                 )
         except UnsupportedError as error:

@@ -27,8 +27,8 @@ from lance_core.verbs.context.handle import Handle, Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.indices.optimize import optimize_indices
 
-AGAIN: Final = "lance_core again"
-_OWN_WAYS: Final[Mapping[str, Any]] = {"lance_core": {"num_indices_to_merge": 0}, AGAIN: {"retrain": True}}
+OWN_REBUILD: Final = "lance_core rebuild"
+_OWN_WAYS: Final[Mapping[str, Any]] = {"lance_core": {"num_indices_to_merge": 0}, OWN_REBUILD: {"retrain": True}}
 INSTALL: Final = "pylance, which builds and extends it, is not installed: pip install 'lance-dagster[search]'"
 
 
@@ -154,7 +154,7 @@ def is_lost(error: Exception) -> bool:
 def find_uncovered_indices(snapshot: Snapshot) -> dict[str, str]:
     """The names of the indices that miss rows, each with what covers them; empty if there are zone maps alone.
 
-    That is "lance_core", "segment" for a further segment by pylance, or for a new index "lance_core again", or
+    That is "lance_core", "segment" for a further segment by pylance, or for a new index "lance_core rebuild", or
     "rebuild" or, of vectors, "retrain" by pylance.
 
     Args:
@@ -179,7 +179,7 @@ def _find_missing_rows(snapshot: Snapshot, fragment_ids: frozenset[int] | None =
 def _choose_extension(facts: TableFacts, index: PresentIndex, *, is_own: bool) -> str:
     """How lance_core or pylance covers the rows that an index misses."""
     if is_own:
-        return AGAIN if index.fault else "lance_core"
+        return OWN_REBUILD if index.fault else "lance_core"
     if index.fault and index.metric is not None:
         return "retrain"
     return "rebuild" if index.fault or facts.find_stale_segments(index) else "segment"

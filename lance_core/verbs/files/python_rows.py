@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
-from lance_core.extension_types import why_not_arrow
+from lance_core.extension_types import explain_polars_rejection
 
 
 def table_of_columns(columns: Mapping[Any, Any], schema: pa.Schema | None = None) -> pa.Table:
@@ -93,7 +93,7 @@ def check_polars(data: Any) -> None:
     Raises:
         SchemaError: The values or the name of a column are the reason.
     """
-    reason = why_not_arrow(data.schema.items() if hasattr(data, "schema") else [(data.name, data.dtype)])
+    reason = explain_polars_rejection(data.schema.items() if hasattr(data, "schema") else [(data.name, data.dtype)])
     if reason is not None:
         raise SchemaError(reason)
 

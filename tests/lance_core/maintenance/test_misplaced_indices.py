@@ -50,6 +50,11 @@ def search(branch, kind):
     return theirs.to_table(columns=["id"], **options)["id"].to_pylist()
 
 
+def list_segments(branch):
+    branch.checkout_latest()
+    return {segment.uuid for index in branch.describe_indices() for segment in index.segments}
+
+
 def maintain_undeclared(branch):
     dry, report = maintain(branch, POLICY, dry_run=True), maintain(branch, POLICY)
     assert (report.outcome, report.done["indices_refreshed"]) == ("done", 1)
@@ -79,7 +84,10 @@ def test_they_are_named_and_mended(tmp_path, kind, mend):
     assert {each.message for each in problems} == {"is missing"}
     assert all("/t.lance/_indices/" in each.path for each in problems)
     assert [index.covered for index in describe_index_health(branch)] == [0.0]
+    segments = list_segments(branch)
     mend(branch)
+    if mend is not maintain_declared:
+        assert list_segments(branch) == segments, "the record is corrected, and nothing is built"
     hits = [i for i in range(300) if str(i).startswith("7")] if kind == "NGRAM" else [7]
     assert sorted(search(branch, kind)) == hits
     assert verify(branch) == []

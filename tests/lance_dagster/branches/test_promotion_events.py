@@ -133,6 +133,13 @@ def test_events_of_several_runs_have_the_numbers_of_the_commit(lake):
     assert (entries["lance/rows_written"], entries["dagster/partition_row_count"]) == (6, 9)
 
 
+def undo(lake, asset, run_id):
+    defs = dg.Definitions([asset], jobs=[build_undo_job([asset])], resources={"io_manager": lake.manager()})
+    return defs.resolve_job_def("lance_undo").execute_in_process(
+        instance=lake.instance, tags={"lance/undo_run": run_id}, raise_on_error=False
+    )
+
+
 @pytest.mark.parametrize("library", [lance_core, lance])
 @pytest.mark.parametrize("change", ["insert", "delete", "update"])
 def test_partitions_that_others_changed_on_the_branch_have_events(lake, library, change):
@@ -167,10 +174,28 @@ def test_partitions_that_others_changed_on_the_branch_have_events(lake, library,
     assert (entries["dagster/partition_row_count"], entries["lance/foreign_branch_versions"]) == (rows, "5")
     promotion = lake.table("people").version
     assert states() == {"x": promotion, "y": promotion, "z": begin["z"]}
-    defs = dg.Definitions([people], jobs=[build_undo_job([people])], resources={"io_manager": lake.manager()})
-    undone = defs.resolve_job_def("lance_undo").execute_in_process(
-        instance=lake.instance, tags={"lance/undo_run": lake.properties("people")[-1]["dagster.promotion_run_id"]}
-    )
-    assert undone.success
+    assert undo(lake, people, lake.properties("people")[-1]["dagster.promotion_run_id"]).success
     assert lake.rows("people") == [("x", 0), ("y", 0), ("z", 0)]
     assert states() == {"x": promotion + 1, "y": promotion + 1, "z": begin["z"]}
+
+
+def test_a_promotion_of_changes_of_others_is_not_undone_below_later_writes(lake):
+    """A later run may have replaced rows of any partition that the others changed."""
+
+    @dg.asset(metadata={"partition_expr": "part"}, partitions_def=dg.StaticPartitionsDefinition(["x", "y", "z"]))
+    def people(context) -> pa.Table:
+        return pa.table({"part": [context.partition_key], "n": [int(context.run.tags.get("n", 0))]})
+
+    for key in "xyz":
+        lake.run(people, partition=key)
+    lake.run(people, partition="x", **{**ON_BRANCH, "tags": {"lance/branch": "work", "n": "1"}})
+    lake.table("people").checkout_version(("work", None)).insert(pa.table({"part": ["y"], "n": pa.array([7])}))
+    promoted(lake, "work", people)
+    run_id = lake.properties("people")[-1]["dagster.promotion_run_id"]
+    lake.run(people, partition="z")
+    before = lake.rows("people")
+    undone = undo(lake, people, run_id)
+    assert not undone.success
+    (failure,) = [event.event_specific_data.error for event in undone.all_events if event.is_step_failure]
+    assert "it promoted changes of others, perhaps to any partition; undo the later runs first" in str(failure)
+    assert lake.rows("people") == before
